@@ -1,0 +1,105 @@
+#include <array>
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/kernels.h"
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+namespace tael::kernels {
+
+// Defined in isa/: each file exports nothing else.
+extern const MatmulTable kScalarMatmul;
+extern const VectorTable kScalarVector;
+extern const KvTable kScalarKv[kNumKvTypes];
+#if defined(__x86_64__)
+extern const MatmulTable kAvx2Matmul;
+extern const VectorTable kAvx2Vector;
+extern const KvTable kAvx2Kv[kNumKvTypes];
+extern const MatmulTable kAvx512Matmul;
+extern const VectorTable kAvx512Vector;
+extern const KvTable kAvx512Kv[kNumKvTypes];
+#elif defined(__aarch64__)
+extern const MatmulTable kNeonMatmul;
+extern const VectorTable kNeonVector;
+extern const KvTable kNeonKv[kNumKvTypes];
+extern const MatmulTable kDotprodMatmul;
+#endif
+
+namespace {
+
+constexpr size_t kMaxTables = 4;
+
+struct Runnables {
+  std::array<KernelTable, kMaxTables> tables{};
+  std::array<const KernelTable*, kMaxTables> list{};
+  size_t count = 0;
+
+  Runnables() {
+    Add("scalar", true, kScalarMatmul, kScalarVector, kScalarKv);
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                      __builtin_cpu_supports("f16c");
+    Add("avx2", avx2, kAvx2Matmul, kAvx2Vector, kAvx2Kv);
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                        __builtin_cpu_supports("avx512dq") &&
+                        __builtin_cpu_supports("avx512vbmi") &&
+                        __builtin_cpu_supports("avx512vnni");
+    Add("avx512vnni", avx512, kAvx512Matmul, kAvx512Vector, kAvx512Kv);
+#elif defined(__aarch64__)
+    Add("neon", true, kNeonMatmul, kNeonVector, kNeonKv);
+#if defined(__linux__)
+    const bool dotprod = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+    Add("dotprod", dotprod, kDotprodMatmul, kNeonVector, kNeonKv);
+#endif
+#endif
+  }
+
+  void Add(const char* isa, bool supported, const MatmulTable& matmul, const VectorTable& vec,
+           const KvTable* kv) {
+    if (!supported) return;
+    KernelTable& table = tables[count];
+    table.isa = isa;
+    table.matmul = matmul;
+    table.vec = vec;
+    for (size_t i = 0; i < kNumKvTypes; ++i) table.kv[i] = kv[i];
+    list[count++] = &table;
+  }
+};
+
+const Runnables& All() {
+  static const Runnables all;  // thread-safe by C++11; no work after the first call
+  return all;
+}
+
+const KernelTable* Forced() {
+  const char* wanted = std::getenv("TAEL_FORCE_ISA");
+  if (wanted == nullptr) return nullptr;
+  for (const KernelTable* table : Runnable()) {
+    if (std::strcmp(table->isa, wanted) == 0) return table;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+TableList Runnable() { return {All().list.data(), All().count}; }
+
+bool ForcedIsaIsMissing() {
+  return std::getenv("TAEL_FORCE_ISA") != nullptr && Forced() == nullptr;
+}
+
+const KernelTable& Active() {
+  static const KernelTable& chosen = []() -> const KernelTable& {
+    const KernelTable* forced = Forced();
+    return forced != nullptr ? *forced : *All().list[All().count - 1];
+  }();
+  return chosen;
+}
+
+}  // namespace tael::kernels

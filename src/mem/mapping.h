@@ -1,0 +1,72 @@
+// RAII over mmap: a model file mapped read-only, and anonymous memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+
+namespace tael::mem {
+
+// The system's page size; tests inject others (never a constant in code).
+size_t PageSize();
+
+// A whole file, mapped PROT_READ and MAP_SHARED: clean pages that the kernel may drop and reload.
+// At least kReadSlack bytes past the end of the file are readable zeros.
+class FileMapping {
+ public:
+  static constexpr size_t kReadSlack = 64;
+
+  // Fails: kNotFound; kIo for a directory, an unreadable or empty file, or a failed map.
+  static Result<FileMapping> Open(const std::string& path);
+
+  FileMapping() = default;
+  FileMapping(FileMapping&& other) noexcept;
+  FileMapping& operator=(FileMapping&& other) noexcept;
+  ~FileMapping();
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  const std::string& path() const { return path_; }
+
+  // Asks the kernel to read [offset, offset + length) ahead; rounds outward to pages.
+  void WillNeed(size_t offset, size_t length) const;
+  // Maps the pages of the range now (page cache hits cost no I/O), so that kernels do not fault
+  // on every page. Rounds outward to pages; best effort.
+  void Populate(size_t offset, size_t length) const;
+
+ private:
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+  size_t mapped_ = 0;  // including slack
+  std::string path_;
+};
+
+// Anonymous private memory, committed page by page on first touch. Zero-filled.
+class AnonymousMapping {
+ public:
+  // Fails: kIo when the address space says no. Reserves address space only: the caller holds a
+  // Reservation (memory_budget.h) for what it is going to touch.
+  static Result<AnonymousMapping> Create(size_t bytes, size_t alignment = 0);
+
+  AnonymousMapping() = default;
+  AnonymousMapping(AnonymousMapping&& other) noexcept;
+  AnonymousMapping& operator=(AnonymousMapping&& other) noexcept;
+  ~AnonymousMapping();
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+
+  // Gives the pages that lie wholly inside [offset, offset + length) back to the kernel; they read
+  // as zeros afterwards. Rounds inward.
+  void Discard(size_t offset, size_t length) const;
+
+ private:
+  std::byte* base_ = nullptr;  // as mapped
+  size_t mapped_ = 0;
+  std::byte* data_ = nullptr;  // aligned
+  size_t size_ = 0;
+};
+
+}  // namespace tael::mem
