@@ -12,6 +12,8 @@ namespace tael::mem {
 
 // The system's page size; tests inject others (never a constant in code).
 size_t PageSize();
+// A power of two not below the system's page size, or 0 to go back to it.
+void SetPageSizeForTest(size_t bytes);
 
 // A whole file, mapped PROT_READ and MAP_SHARED: clean pages that the kernel may drop and reload.
 // At least kReadSlack bytes past the end of the file are readable zeros.
@@ -19,7 +21,8 @@ class FileMapping {
  public:
   static constexpr size_t kReadSlack = 64;
 
-  // Fails: kNotFound; kIo for a directory, an unreadable or empty file, or a failed map.
+  // Fails: kNotFound; kIo for a directory, an unreadable or empty file, or a failed map. The
+  // message names the path. A file that shrinks afterwards raises SIGBUS where it was cut.
   static Result<FileMapping> Open(const std::string& path);
 
   FileMapping() = default;
@@ -46,8 +49,10 @@ class FileMapping {
 // Anonymous private memory, committed page by page on first touch. Zero-filled.
 class AnonymousMapping {
  public:
-  // Fails: kIo when the address space says no. Reserves address space only: the caller holds a
-  // Reservation (memory_budget.h) for what it is going to touch.
+  // `alignment` 0 means a page, as does anything smaller. Reserves address space only: the caller
+  // holds a Reservation (memory_budget.h) for what it is going to touch.
+  // Fails: kIo when the address space says no; kInvalidArgument for no bytes or an alignment that
+  // is no power of two.
   static Result<AnonymousMapping> Create(size_t bytes, size_t alignment = 0);
 
   AnonymousMapping() = default;

@@ -1,0 +1,231 @@
+// mmap and madvise live here and nowhere else. All rounding to pages works on addresses, so it
+// holds for any page size (4, 16 or 64 KiB), also for a size that a test injects.
+#include "mem/mapping.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "base/checked.h"
+
+namespace tael::mem {
+namespace {
+
+std::atomic<size_t> injected_page_size{0};
+
+size_t SystemPageSize() {
+  static const size_t size = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  return size;
+}
+
+Error IoError(const char* what, const std::string& path, int error) {
+  return Error{ErrorCode::kIo, what, "\"" + path + "\": " + std::strerror(error)};
+}
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  ~FileDescriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+Error OpenError(const std::string& path, int error) {
+  if (error == ENOENT || error == ENOTDIR) {
+    return Error{ErrorCode::kNotFound, "no such file", "\"" + path + "\""};
+  }
+  return IoError("cannot open", path, error);
+}
+
+// The size of a regular file with at least one byte that can be read.
+Result<size_t> ReadableSize(int fd, const std::string& path) {
+  struct stat info = {};
+  if (::fstat(fd, &info) != 0) return IoError("cannot stat", path, errno);
+  if (S_ISDIR(info.st_mode)) return IoError("cannot map a directory", path, EISDIR);
+  if (!S_ISREG(info.st_mode)) {
+    return Error{ErrorCode::kIo, "not a regular file", "\"" + path + "\""};
+  }
+  if (info.st_size <= 0) return Error{ErrorCode::kIo, "the file is empty", "\"" + path + "\""};
+  char byte = 0;
+  const ssize_t got = ::pread(fd, &byte, 1, 0);
+  if (got < 0) return IoError("cannot read", path, errno);
+  if (got == 0) return Error{ErrorCode::kIo, "the file is empty", "\"" + path + "\""};
+  return static_cast<size_t>(info.st_size);
+}
+
+// The part of a mapping that a request covers, in whole pages; empty when there is none.
+struct PageRange {
+  uintptr_t begin = 0;
+  uintptr_t end = 0;
+
+  void* data() const { return reinterpret_cast<void*>(begin); }
+  size_t size() const { return end - begin; }
+};
+
+// The pages that [offset, offset + length) of `size` bytes at `base` touches.
+PageRange RoundOutward(const std::byte* base, size_t size, size_t offset, size_t length) {
+  if (offset >= size || length == 0) return {};
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(base) + offset;
+  const uintptr_t end = begin + std::min(length, size - offset);
+  const uintptr_t page = PageSize();
+  // A file is mapped at a page of the system; an injected larger page may begin before it.
+  return {std::max(begin / page * page, reinterpret_cast<uintptr_t>(base)),
+          RoundUp<uintptr_t>(end, SystemPageSize())};
+}
+
+// The pages that lie wholly inside it.
+PageRange RoundInward(const std::byte* base, size_t size, size_t offset, size_t length) {
+  if (offset >= size) return {};
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(base) + offset;
+  const uintptr_t end = begin + std::min(length, size - offset);
+  const uintptr_t page = PageSize();
+  const PageRange range{RoundUp(begin, page), end / page * page};
+  return range.begin < range.end ? range : PageRange{};
+}
+
+void TouchPages(PageRange range) {
+  for (uintptr_t at = range.begin; at < range.end; at += SystemPageSize()) {
+    static_cast<void>(*reinterpret_cast<const volatile char*>(at));
+  }
+}
+
+}  // namespace
+
+size_t PageSize() {
+  const size_t injected = injected_page_size.load(std::memory_order_relaxed);
+  return injected != 0 ? injected : SystemPageSize();
+}
+
+void SetPageSizeForTest(size_t bytes) {
+  injected_page_size.store(bytes, std::memory_order_relaxed);
+}
+
+Result<FileMapping> FileMapping::Open(const std::string& path) {
+  // O_NONBLOCK: opening a FIFO must not wait for a writer.
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) return OpenError(path, errno);
+  TAEL_ASSIGN_OR_RETURN(const size_t size, ReadableSize(file.get(), path));
+  const size_t page = SystemPageSize();
+  if (size > std::numeric_limits<size_t>::max() - kReadSlack - page) {
+    return IoError("cannot map", path, EFBIG);
+  }
+
+  // Zero pages for file and slack first, then the file over them: whatever the file's size is
+  // modulo the page, the bytes after its end belong to us and are zero.
+  const size_t mapped = RoundUp(size + kReadSlack, page);
+  void* const base =
+      ::mmap(nullptr, mapped, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) return IoError("cannot map", path, errno);
+  FileMapping out;
+  out.data_ = static_cast<const std::byte*>(base);
+  out.size_ = size;
+  out.mapped_ = mapped;
+  out.path_ = path;
+  if (::mmap(base, size, PROT_READ, MAP_SHARED | MAP_FIXED, file.get(), 0) == MAP_FAILED) {
+    return IoError("cannot map", path, errno);
+  }
+  return out;
+}
+
+FileMapping::FileMapping(FileMapping&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      mapped_(std::exchange(other.mapped_, 0)),
+      path_(std::move(other.path_)) {}
+
+FileMapping& FileMapping::operator=(FileMapping&& other) noexcept {
+  FileMapping taken(std::move(other));
+  std::swap(data_, taken.data_);
+  std::swap(size_, taken.size_);
+  std::swap(mapped_, taken.mapped_);
+  std::swap(path_, taken.path_);
+  return *this;
+}
+
+FileMapping::~FileMapping() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), mapped_);
+}
+
+void FileMapping::WillNeed(size_t offset, size_t length) const {
+  const PageRange range = RoundOutward(data_, size_, offset, length);
+  if (range.size() > 0) ::madvise(range.data(), range.size(), MADV_WILLNEED);
+}
+
+void FileMapping::Populate(size_t offset, size_t length) const {
+  const PageRange range = RoundOutward(data_, size_, offset, length);
+  if (range.size() == 0) return;
+#ifdef MADV_POPULATE_READ
+  // Only an old kernel (EINVAL) falls through: on any other failure touching would raise SIGBUS.
+  if (::madvise(range.data(), range.size(), MADV_POPULATE_READ) == 0 || errno != EINVAL) return;
+#endif
+  TouchPages(range);
+}
+
+Result<AnonymousMapping> AnonymousMapping::Create(size_t bytes, size_t alignment) {
+  if (bytes == 0 || (alignment != 0 && !std::has_single_bit(alignment))) {
+    return Error{ErrorCode::kInvalidArgument, "cannot map anonymous memory",
+                 std::to_string(bytes) + " bytes aligned to " + std::to_string(alignment) +
+                     " (at least one byte, and a power of two)"};
+  }
+  const size_t align = std::max(alignment, PageSize());
+  const std::optional<size_t> padded = CheckedAdd(bytes, align);
+  const std::optional<size_t> rounded =
+      padded ? CheckedAdd(*padded, SystemPageSize() - 1) : std::nullopt;
+  const size_t mapped = rounded ? *rounded / SystemPageSize() * SystemPageSize() : 0;
+  void* const base = mapped == 0 ? MAP_FAILED
+                                 : ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
+                                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) {
+    return Error{ErrorCode::kIo, "the address space has no room",
+                 std::to_string(bytes) + " bytes aligned to " + std::to_string(align)};
+  }
+  AnonymousMapping out;
+  out.base_ = static_cast<std::byte*>(base);
+  out.mapped_ = mapped;
+  out.data_ =
+      reinterpret_cast<std::byte*>(RoundUp<uintptr_t>(reinterpret_cast<uintptr_t>(base), align));
+  out.size_ = bytes;
+  return out;
+}
+
+AnonymousMapping::AnonymousMapping(AnonymousMapping&& other) noexcept
+    : base_(std::exchange(other.base_, nullptr)),
+      mapped_(std::exchange(other.mapped_, 0)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+AnonymousMapping& AnonymousMapping::operator=(AnonymousMapping&& other) noexcept {
+  AnonymousMapping taken(std::move(other));
+  std::swap(base_, taken.base_);
+  std::swap(mapped_, taken.mapped_);
+  std::swap(data_, taken.data_);
+  std::swap(size_, taken.size_);
+  return *this;
+}
+
+AnonymousMapping::~AnonymousMapping() {
+  if (base_ != nullptr) ::munmap(base_, mapped_);
+}
+
+void AnonymousMapping::Discard(size_t offset, size_t length) const {
+  const PageRange range = RoundInward(data_, size_, offset, length);
+  if (range.size() > 0) ::madvise(range.data(), range.size(), MADV_DONTNEED);
+}
+
+}  // namespace tael::mem
