@@ -36,7 +36,7 @@ struct TypeTraits {
 // Null for an id this build has never heard of.
 const TypeTraits* FindTypeTraits(TensorType type);
 
-// "Q4_K", or "type 99" for an unknown id... only where FindTypeTraits() is null.
+// "Q4_K", or "unknown" where FindTypeTraits() is null; error messages add the number.
 std::string_view TypeName(TensorType type);
 
 }  // namespace tael::gguf

@@ -57,7 +57,9 @@ Error OpenError(const std::string& path, int error) {
 Result<size_t> ReadableSize(int fd, const std::string& path) {
   struct stat info = {};
   if (::fstat(fd, &info) != 0) return IoError("cannot stat", path, errno);
-  if (S_ISDIR(info.st_mode)) return IoError("cannot map a directory", path, EISDIR);
+  if (S_ISDIR(info.st_mode)) {
+    return Error{ErrorCode::kIo, "a directory, not a file", "\"" + path + "\""};
+  }
   if (!S_ISREG(info.st_mode)) {
     return Error{ErrorCode::kIo, "not a regular file", "\"" + path + "\""};
   }
