@@ -1,0 +1,361 @@
+// Attention over one KV head's tiles, written once over a vector type S (see simd_vector.h for the
+// rules of such a file). Only the *_kv.cpp of an ISA includes this file.
+//
+//   K tile  [head_dim][16 slots]   V tile  [16 slots][head_dim]   elements f32 or f16
+//
+// Both loops keep a tile of results in registers: rows x keys for scores, rows x dimensions for
+// values. Each row's sum runs in one fixed order (over dimensions for scores; over tokens for
+// values, starting from what `out` holds), whatever the size of the tile, so neither the number of
+// rows nor a split of the tokens over several calls changes a result.
+//
+// The next block is prefetched one cache line per step: blocks lie anywhere, hardware prefetchers
+// lose the stream at each border, and a burst of prefetches per block stalls as the loads would.
+#pragma once
+
+#include "kernels/kernels.h"
+
+// Over a constant count: an array of accumulators stays in memory, at less than half the speed,
+// unless its loops are gone before the compiler assigns registers.
+#if defined(__clang__)
+#define TAEL_UNROLL _Pragma("unroll")
+#else
+#define TAEL_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+namespace tael::kernels {
+namespace {
+
+template <typename S>
+struct ElementF32 {
+  using Type = float;
+  static typename S::Vec Load(const float* p) { return S::Load(p); }
+  static typename S::Vec LoadPart(const float* p, size_t n) { return S::LoadPart(p, n); }
+  static void Store(float* p, typename S::Vec v) { S::Store(p, v); }
+  static void StorePart(float* p, typename S::Vec v, size_t n) { S::StorePart(p, v, n); }
+};
+
+template <typename S>
+struct ElementF16 {
+  using Type = uint16_t;
+  static typename S::Vec Load(const uint16_t* p) { return S::LoadF16(p); }
+  static typename S::Vec LoadPart(const uint16_t* p, size_t n) { return S::LoadF16Part(p, n); }
+  static void Store(uint16_t* p, typename S::Vec v) { S::StoreF16(p, v); }
+  static void StorePart(uint16_t* p, typename S::Vec v, size_t n) { S::StoreF16Part(p, v, n); }
+};
+
+// head_dim is a multiple of 8: only 16 lanes leave a part.
+template <typename S>
+inline constexpr bool kHasPart = S::kLanes > 8;
+
+template <typename E>
+size_t TileBytes(size_t head_dim) {
+  return kBlockTokens * head_dim * sizeof(typename E::Type);
+}
+
+template <typename S, typename E>
+void StoreK(const float* k, size_t head_dim, size_t slot, std::byte* tile) {
+  using Type = typename E::Type;
+  Type* out = reinterpret_cast<Type*>(tile) + slot;
+  for (size_t d = 0; d < head_dim; d += 8) {
+    Type column[8];
+    if constexpr (kHasPart<S>) {
+      E::StorePart(column, S::LoadPart(k + d, 8), 8);
+    } else {
+      for (size_t i = 0; i < 8; i += S::kLanes) E::Store(column + i, S::Load(k + d + i));
+    }
+    for (size_t i = 0; i < 8; ++i) out[(d + i) * kBlockTokens] = column[i];
+  }
+}
+
+template <typename S, typename E>
+void StoreV(const float* v, size_t head_dim, size_t slot, std::byte* tile) {
+  auto* out = reinterpret_cast<typename E::Type*>(tile) + slot * head_dim;
+  size_t d = 0;
+  for (; d + S::kLanes <= head_dim; d += S::kLanes) E::Store(out + d, S::Load(v + d));
+  if constexpr (kHasPart<S>) {
+    if (d < head_dim) E::StorePart(out + d, S::LoadPart(v + d, head_dim - d), head_dim - d);
+  }
+}
+
+// Rows [begin, begin + count) of a call; the rows of a call are split into equal tiles.
+struct Rows {
+  size_t begin;
+  size_t count;
+};
+
+template <int kMax>
+size_t NumRowTiles(size_t num_rows) {
+  return (num_rows + kMax - 1) / kMax;
+}
+
+inline Rows RowTile(size_t tile, size_t num_tiles, size_t num_rows) {
+  const size_t begin = tile * num_rows / num_tiles;
+  return {begin, (tile + 1) * num_rows / num_tiles - begin};
+}
+
+// ---- scores ----
+
+template <typename E>
+const typename E::Type* Tile(const AttendCall& call, size_t block) {
+  return reinterpret_cast<const typename E::Type*>(call.blocks[block] + call.tile_offset);
+}
+
+// scores[row][16 * block ...] for kRows rows and kBlocks blocks.
+template <typename S, typename E, int kRows, int kBlocks>
+void ScoreTile(const AttendCall& call, size_t first_row, size_t block, size_t num_blocks) {
+  using Type = typename E::Type;
+  constexpr int kVecs = static_cast<int>(kBlockTokens / S::kLanes);
+  constexpr size_t kDimsPerLine = kCacheLine / (kBlockTokens * sizeof(Type));
+  const Type* tile[kBlocks];
+  const Type* next[kBlocks];  // prefetched: the same lines kBlocks further on
+  TAEL_UNROLL
+  for (int b = 0; b < kBlocks; ++b) {
+    const size_t ahead = block + kBlocks + b;
+    tile[b] = Tile<E>(call, block + b);
+    next[b] = ahead < num_blocks ? Tile<E>(call, ahead) : tile[b];
+  }
+  const float* q = call.q + first_row * call.q_stride;
+  typename S::Vec sum[kRows][kBlocks][kVecs];
+  TAEL_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    TAEL_UNROLL
+    for (int b = 0; b < kBlocks; ++b) {
+      TAEL_UNROLL
+      for (int v = 0; v < kVecs; ++v) sum[r][b][v] = S::Set1(0.0f);
+    }
+  }
+  for (size_t d = 0; d < call.head_dim; ++d) {
+    if (d % kDimsPerLine == 0) {
+      TAEL_UNROLL
+      for (int b = 0; b < kBlocks; ++b) __builtin_prefetch(next[b] + d * kBlockTokens);
+    }
+    typename S::Vec keys[kBlocks][kVecs];
+    TAEL_UNROLL
+    for (int b = 0; b < kBlocks; ++b) {
+      TAEL_UNROLL
+      for (int v = 0; v < kVecs; ++v) {
+        keys[b][v] = E::Load(tile[b] + d * kBlockTokens + v * S::kLanes);
+      }
+    }
+    TAEL_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const auto query = S::Set1(q[r * call.q_stride + d]);
+      TAEL_UNROLL
+      for (int b = 0; b < kBlocks; ++b) {
+        TAEL_UNROLL
+        for (int v = 0; v < kVecs; ++v) sum[r][b][v] = S::Fma(keys[b][v], query, sum[r][b][v]);
+      }
+    }
+  }
+  TAEL_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    float* out = call.scores + (first_row + r) * call.score_stride + block * kBlockTokens;
+    TAEL_UNROLL
+    for (int b = 0; b < kBlocks; ++b) {
+      TAEL_UNROLL
+      for (int v = 0; v < kVecs; ++v) {
+        S::Store(out + b * kBlockTokens + v * S::kLanes, sum[r][b][v]);
+      }
+    }
+  }
+}
+
+// Makes the run-time number of rows a constant: rows.count is in 1..kRows.
+template <typename S, typename E, int kRows, bool kOneBlock>
+void ScoreRows(const AttendCall& call, Rows rows, size_t block, size_t num_blocks) {
+  if constexpr (kRows > 1) {
+    if (rows.count < static_cast<size_t>(kRows)) {
+      return ScoreRows<S, E, kRows - 1, kOneBlock>(call, rows, block, num_blocks);
+    }
+  }
+  constexpr int kBlocks = kOneBlock ? 1 : S::ScoreBlocks(kRows);
+  ScoreTile<S, E, kRows, kBlocks>(call, rows.begin, block, num_blocks);
+}
+
+template <typename S, typename E>
+void Scores(const AttendCall& call) {
+  constexpr int kMax = S::kMaxScoreRows;
+  // More rows than one tile holds make tiles of more than kMax / 2 rows, whose step is the same.
+  static_assert(S::ScoreBlocks(kMax / 2) == S::ScoreBlocks(kMax));
+  const size_t num_blocks = (call.num_tokens + kBlockTokens - 1) / kBlockTokens;
+  const size_t num_tiles = NumRowTiles<kMax>(call.num_rows);
+  const int widest = call.num_rows < kMax ? static_cast<int>(call.num_rows) : kMax;
+  const size_t step = static_cast<size_t>(S::ScoreBlocks(widest));
+  size_t block = 0;
+  for (; block + step <= num_blocks; block += step) {
+    for (size_t tile = 0; tile < num_tiles; ++tile) {
+      const Rows rows = RowTile(tile, num_tiles, call.num_rows);
+      ScoreRows<S, E, kMax, false>(call, rows, block, num_blocks);
+    }
+  }
+  for (; block < num_blocks; ++block) {
+    for (size_t tile = 0; tile < num_tiles; ++tile) {
+      const Rows rows = RowTile(tile, num_tiles, call.num_rows);
+      ScoreRows<S, E, kMax, true>(call, rows, block, num_blocks);
+    }
+  }
+}
+
+// ---- values ----
+
+// Blocks [begin, end) of a call, of num_blocks in all.
+struct Blocks {
+  size_t begin;
+  size_t end;
+  size_t num_blocks;
+};
+
+// Vector or, with kPart, its first `part` lanes.
+template <typename S, bool kPart>
+typename S::Vec LoadOut(const float* p, size_t part) {
+  if constexpr (kPart) return S::LoadPart(p, part);
+  return S::Load(p);
+}
+
+template <typename S, bool kPart>
+void StoreOut(float* p, typename S::Vec v, size_t part) {
+  if constexpr (kPart) return S::StorePart(p, v, part);
+  S::Store(p, v);
+}
+
+template <typename E, bool kPart>
+auto LoadValue(const typename E::Type* p, size_t part) {
+  if constexpr (kPart) {
+    return E::LoadPart(p, part);
+  } else {
+    return E::Load(p);
+  }
+}
+
+// sum[row][v] += weights[row] * V of one token. The shorter side of the tile waits in registers.
+template <typename S, typename E, int kRows, int kVecs, bool kPart>
+inline __attribute__((always_inline)) void AddToken(const typename E::Type* values, size_t part,
+                                                    const float* weights, size_t stride,
+                                                    typename S::Vec (&sum)[kRows][kVecs]) {
+  typename S::Vec value[kVecs];
+  typename S::Vec weight[kRows];
+  if constexpr (kRows < kVecs) {
+    TAEL_UNROLL
+    for (int r = 0; r < kRows; ++r) weight[r] = S::Set1(weights[r * stride]);
+    TAEL_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      value[v] = LoadValue<E, kPart>(values + v * S::kLanes, part);
+      TAEL_UNROLL
+      for (int r = 0; r < kRows; ++r) sum[r][v] = S::Fma(value[v], weight[r], sum[r][v]);
+    }
+  } else {
+    TAEL_UNROLL
+    for (int v = 0; v < kVecs; ++v) value[v] = LoadValue<E, kPart>(values + v * S::kLanes, part);
+    TAEL_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      weight[r] = S::Set1(weights[r * stride]);
+      TAEL_UNROLL
+      for (int v = 0; v < kVecs; ++v) sum[r][v] = S::Fma(value[v], weight[r], sum[r][v]);
+    }
+  }
+}
+
+// out[row][dim ...] += scores . V over the tokens of `blocks`, for kRows rows and kVecs vectors of
+// dimensions; with kPart one vector whose first `part` lanes exist.
+template <typename S, typename E, int kRows, int kVecs, bool kPart>
+void ValueTile(const AttendCall& call, size_t first_row, size_t dim, size_t part, Blocks blocks) {
+  using Type = typename E::Type;
+  static_assert(!kPart || kVecs == 1);
+  float* out = call.out + first_row * call.out_stride + dim;
+  const float* weights = call.scores + first_row * call.score_stride;
+  typename S::Vec sum[kRows][kVecs];
+  TAEL_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    TAEL_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      sum[r][v] = LoadOut<S, kPart>(out + r * call.out_stride + v * S::kLanes, part);
+    }
+  }
+  for (size_t block = blocks.begin; block < blocks.end; ++block) {
+    const Type* values = Tile<E>(call, block) + dim;
+    const Type* next = block + 1 < blocks.num_blocks ? Tile<E>(call, block + 1) + dim : values;
+    const size_t begin = block * kBlockTokens;
+    const size_t left = call.num_tokens - begin;
+    const size_t count = left < kBlockTokens ? left : kBlockTokens;
+    for (size_t t = 0; t < count; ++t) {
+      constexpr size_t kBytes = kVecs * S::kLanes * sizeof(Type);
+      for (size_t line = 0; line < kBytes; line += kCacheLine) {
+        __builtin_prefetch(next + t * call.head_dim + line / sizeof(Type));
+      }
+      AddToken<S, E, kRows, kVecs, kPart>(values + t * call.head_dim, part, weights + begin + t,
+                                          call.score_stride, sum);
+    }
+  }
+  TAEL_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    TAEL_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      StoreOut<S, kPart>(out + r * call.out_stride + v * S::kLanes, sum[r][v], part);
+    }
+  }
+}
+
+// All dimensions for kRows rows: as many vectors at once as fit the registers, then fewer.
+template <typename S, typename E, int kRows>
+void ValueDims(const AttendCall& call, size_t first_row, Blocks blocks) {
+  constexpr int kVecs = S::ValueVectors(kRows);
+  const size_t head_dim = call.head_dim;
+  size_t dim = 0;
+  for (; dim + kVecs * S::kLanes <= head_dim; dim += kVecs * S::kLanes) {
+    ValueTile<S, E, kRows, kVecs, false>(call, first_row, dim, 0, blocks);
+  }
+  if constexpr (kVecs > 2) {
+    for (; dim + 2 * S::kLanes <= head_dim; dim += 2 * S::kLanes) {
+      ValueTile<S, E, kRows, 2, false>(call, first_row, dim, 0, blocks);
+    }
+  }
+  for (; dim + S::kLanes <= head_dim; dim += S::kLanes) {
+    ValueTile<S, E, kRows, 1, false>(call, first_row, dim, 0, blocks);
+  }
+  if constexpr (kHasPart<S>) {
+    if (dim < head_dim) {
+      ValueTile<S, E, kRows, 1, true>(call, first_row, dim, head_dim - dim, blocks);
+    }
+  }
+}
+
+template <typename S, typename E, int kRows>
+void ValueRows(const AttendCall& call, Rows rows, Blocks blocks) {
+  if constexpr (kRows > 1) {
+    if (rows.count < static_cast<size_t>(kRows)) {
+      return ValueRows<S, E, kRows - 1>(call, rows, blocks);
+    }
+  }
+  ValueDims<S, E, kRows>(call, rows.begin, blocks);
+}
+
+template <typename S, typename E>
+void Values(const AttendCall& call) {
+  constexpr int kMax = S::kMaxValueRows;
+  constexpr size_t kChunkBytes = 16384;  // V of a chunk of blocks stays in L1 for all rows
+  const size_t num_blocks = (call.num_tokens + kBlockTokens - 1) / kBlockTokens;
+  const size_t fitting = kChunkBytes / TileBytes<E>(call.head_dim);
+  const size_t chunk = fitting > 4 ? fitting : 4;
+  const size_t num_tiles = NumRowTiles<kMax>(call.num_rows);
+  for (size_t begin = 0; begin < num_blocks; begin += chunk) {
+    const size_t end = begin + chunk < num_blocks ? begin + chunk : num_blocks;
+    for (size_t tile = 0; tile < num_tiles; ++tile) {
+      // Later tiles find the next block prefetched; within the chunk they find it loaded.
+      ValueRows<S, E, kMax>(call, RowTile(tile, num_tiles, call.num_rows),
+                            {begin, end, num_blocks});
+    }
+  }
+}
+
+template <typename S, typename E>
+constexpr KvTable MakeKvTable() {
+  return {.k_tile_bytes = TileBytes<E>,
+          .v_tile_bytes = TileBytes<E>,
+          .store_k = StoreK<S, E>,
+          .store_v = StoreV<S, E>,
+          .scores = Scores<S, E>,
+          .values = Values<S, E>};
+}
+
+}  // namespace
+}  // namespace tael::kernels
