@@ -1,0 +1,64 @@
+// Matrix products for CPUs with AVX-512 F, BW, VL, DQ, VBMI and VNNI: the table, and which of the
+// two regimes (one token; several tokens) a call takes.
+#include "kernels/isa/avx512_matmul_gemm.h"
+#include "kernels/isa/avx512_matmul_gemv.h"
+#include "kernels/isa/scalar_f32.h"
+
+namespace tael::kernels {
+
+extern const MatmulTable kAvx512Matmul;
+
+namespace {
+
+struct Lanes16 {
+  using V = __m512;
+  static constexpr size_t kWidth = 16, kRows = 4, kTokens = 6;
+  static TAEL_INLINE V Zero() { return _mm512_setzero_ps(); }
+  static TAEL_INLINE V Load(const float* p) { return _mm512_loadu_ps(p); }
+  static TAEL_INLINE V LoadPart(const float* p, size_t n) {
+    return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
+  }
+  static TAEL_INLINE V MulAdd(V a, V b, V acc) { return _mm512_fmadd_ps(a, b, acc); }
+  static TAEL_INLINE float Sum(V v) { return _mm512_reduce_add_ps(v); }
+};
+
+size_t ScratchBytes(WeightType type, size_t num_tokens, size_t k) {
+  if (IsFloatType(type)) return ScratchF32Bytes<Lanes16>(type, num_tokens, k);
+  if (num_tokens == 1) return 0;
+  size_t bytes = 0;
+  ForEachFormat([&]<typename Format>() {
+    if (Format::kType == type) {
+      bytes = PanelsPerPass<Format>(num_tokens, k) * PanelBytes<Format>(k);
+    }
+  });
+  return bytes;
+}
+
+template <typename Decoder>
+void Matmul(const MatmulCall& call) {
+  if (call.num_tokens == 1) {
+    MatmulVector<Decoder>(call);
+  } else {
+    MatmulTiles<Decoder>(call);
+  }
+}
+
+constexpr MatmulTable MakeTable() {
+  MatmulTable table{};
+  table.act_format = &FormatFor;
+  table.act_tile_tokens = &TileTokens;
+  table.act_bytes = &ActBytes;
+  table.pack_act = &PackAct;
+  table.scratch_bytes = &ScratchBytes;
+  FillF32Columns<Lanes16>(table);
+  ForEachDecoder([&table]<typename Decoder>() {
+    table.matmul[static_cast<size_t>(Decoder::Format::kType)] = &Matmul<Decoder>;
+  });
+  return table;
+}
+
+}  // namespace
+
+constinit const MatmulTable kAvx512Matmul = MakeTable();
+
+}  // namespace tael::kernels
