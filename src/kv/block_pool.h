@@ -4,18 +4,20 @@
 //   slab     [slot 0][slot 1] ... at most 64      blocks of one size class
 //   BlockId  slab * 64 + slot
 //
-// Slabs are given to a size class when it needs one and return to the pool, their pages to the
+// Slabs are given to a block size when it needs one and return to the pool, their pages to the
 // kernel, when their last block is freed. A block's bytes are committed by the first write: a block
-// that is not used is not touched.
+// that is not used is not touched. Size classes of equal block size share slabs: they are one bin.
 //
 //   state      refs   free bit   who may write the block
 //   free         0       1       nobody
-//   private      1       0       the lease that holds it
+//   private      1       0       the sequence that holds it
 //   shared      >1       0       nobody: copy first (copy-on-write)
 //
-// Free blocks are bits of one atomic 64-bit word per slab (find by count-trailing-zeros, claim by
-// compare-exchange), so any thread may allocate and release. Running out is a normal answer
-// (kNoFreeBlocks) that the engine turns into reclaim, waiting or refusal; never an abort.
+// Free blocks are bits of one atomic 64-bit word per slab. Taking the neighbour of one's last block
+// and giving a block back are compare-exchange and fetch-or on that word; slabs change hands under
+// a mutex. Any thread may call anything, except where a function says otherwise. Running out is a
+// normal answer (kNoFreeBlocks) that the engine turns into reclaim, waiting or refusal; never an
+// abort.
 #pragma once
 
 #include <atomic>
@@ -41,6 +43,7 @@ struct PoolOptions {
   uint64_t capacity_bytes = 0;      // bytes of slabs at most; rounded down to whole slabs
   size_t slab_bytes = 0;            // 0: chosen (about 1 MiB)
   size_t page_bytes = 0;            // 0: the system's; tests inject others
+  bool poison_freed = false;        // debugging: freed blocks read as NaN, and stay mapped
 };
 
 struct PoolStats {
@@ -50,6 +53,9 @@ struct PoolStats {
   uint32_t num_slabs_in_use = 0;  // given to a size class
   uint64_t num_blocks_in_use = 0;
   uint64_t block_bytes_in_use = 0;
+  // Bytes of blocks handed out at least once since their slab was taken: what is committed at most.
+  // This is what the ledger calls used.
+  uint64_t touched_bytes = 0;
 };
 
 class BlockPool {
@@ -62,9 +68,19 @@ class BlockPool {
   BlockPool& operator=(const BlockPool&) = delete;
 
   // Claims out.size() blocks with one reference each, all or nothing. `near` is a hint: its
-  // following neighbours are taken when they are free, so that a sequence's blocks form runs.
-  // Fails: kNoFreeBlocks; then nothing has changed.
+  // following neighbours are taken when they are free, so that a sequence's blocks form runs; where
+  // there are none, a new run starts at an untouched lane of four. (near, history) decides the ids.
+  // Fails: kNoFreeBlocks; then nothing has changed. Several threads that share the last blocks may
+  // all be refused.
   Status Allocate(SizeClass size_class, BlockId near, std::span<BlockId> out);
+
+  struct Request {
+    SizeClass size_class{};
+    BlockId near = kNullBlock;
+    std::span<BlockId> out;
+  };
+  // Grants every request or none: a row of blocks across layer groups.
+  Status Allocate(std::span<const Request> requests);
 
   void AddRef(BlockId id);
   // Drops one reference; the last one frees the block.
@@ -78,29 +94,64 @@ class BlockPool {
   }
   uint32_t refs(BlockId id) const;
 
-  // Blocks of this class that Allocate() could still grant: free slots plus free slabs.
+  // Blocks of this class that Allocate() could still grant: free slots plus free slabs. Classes
+  // draw on the same slabs, so the numbers of two classes do not add up.
   uint64_t NumFree(SizeClass size_class) const;
   PoolStats Stats() const;
 
   // Recomputes every count from bitmaps and references. O(blocks); for tests and fuzzers.
+  // Requires: no other thread is inside the pool.
   bool CheckInvariants() const;
 
  private:
   static constexpr uint32_t kSlotsPerSlab = 64;
-  struct Slab {
-    std::atomic<uint64_t> free_bits{0};  // bit set == free slot; 0 while the slab is unassigned
+  static constexpr uint32_t kNoBin = 0xffffffff;
+
+  struct Bin {  // one block size
     uint32_t block_bytes = 0;
-    uint32_t num_slots = 0;  // 0: not given to a class
-    uint32_t size_class = 0;
+    uint32_t num_slots = 0;  // per slab
+  };
+  // The plain fields change under mutex_ while no block of the slab is in use, so that whoever
+  // holds a block may read them.
+  struct Slab {
+    std::atomic<uint64_t> free_bits{0};     // bit set == free slot; 0 while the slab is unassigned
+    std::atomic<uint64_t> touched_bits{0};  // handed out since the slab was taken
+    std::atomic<uint32_t> bin{kNoBin};
+    uint32_t block_bytes = 0;
+    uint32_t num_slots = 0;
   };
 
   BlockPool() = default;
+  Status Init(mem::MemoryBudget& budget, const PoolOptions& options);
+  Status MakeBins(const PoolOptions& options);
+  Status ReserveMemory(mem::MemoryBudget& budget, uint64_t capacity_bytes);
+
+  // Claiming takes bits only; what was claimed is either published, or put back.
+  bool Claim(const Request& request);
+  template <class Pick>
+  size_t ClaimIn(uint32_t slab_index, uint32_t bin, Pick pick, std::span<BlockId> out);
+  size_t ClaimNear(uint32_t bin, BlockId near, std::span<BlockId> out);
+  size_t ClaimLocked(uint32_t bin, std::span<BlockId> out);
+  size_t ClaimFreshSlab(uint32_t bin, std::span<BlockId> out);
+  void Publish(std::span<const BlockId> ids);
+  void PutBack(BlockId id);
+  void RetireIfEmpty(uint32_t slab_index);
+  uint64_t CountFreeLocked(uint32_t bin) const;
+  bool SlabIsSound(uint32_t slab_index) const;
 
   mem::Reservation reservation_;
+  mem::Reservation bookkeeping_;  // slabs_ and refs_, where they are worth a line in the ledger
   mem::AnonymousMapping range_;
   size_t slab_bytes_ = 0;
+  bool poison_freed_ = false;
+  std::vector<Bin> bins_;
+  std::vector<uint32_t> bin_of_class_;
   std::vector<Slab> slabs_;
-  // The helper that implements this class completes the private part.
+  std::vector<std::atomic<uint32_t>> refs_;  // by BlockId
+
+  mutable std::mutex mutex_;  // slabs changing hands, and the three below
+  uint32_t num_free_slabs_ = 0;
+  uint64_t touched_bytes_ = 0;  // also told to reservation_
 };
 
 }  // namespace tael::kv

@@ -33,6 +33,7 @@ struct LayerShape {
 struct LayerGroup {
   std::vector<uint32_t> layers;  // model layer indices, ascending
   LayerShape shape;              // common to all of them
+  size_t k_tile_bytes = 0;       // where the V tile of a head begins
   size_t head_bytes = 0;         // K tile + V tile of one head
   size_t layer_bytes = 0;        // num_kv_heads * head_bytes
   size_t block_bytes = 0;        // layers.size() * layer_bytes, rounded up to 64
@@ -47,17 +48,21 @@ struct LayerPlace {
 struct Geometry {
   std::vector<LayerGroup> groups;
   std::vector<LayerPlace> places;  // by model layer
-  size_t k_tile_bytes(GroupId group) const;
 
   const LayerGroup& group(GroupId id) const { return groups[static_cast<size_t>(id)]; }
+  size_t k_tile_bytes(GroupId id) const { return group(id).k_tile_bytes; }
+  // Bytes of one block row: 16 tokens of every layer.
+  uint64_t RowBytes() const;
   // Bytes of KV that one more token costs when every layer keeps it (a block row / 16).
   uint64_t BytesPerToken() const;
 };
 
 inline constexpr size_t kTargetBlockBytes = 64 * 1024;
 
-// Requires: layers is not empty. `kv` gives the tile sizes of each KvType (any ISA's table: they
-// are equal).
+// Layers of equal shape share groups, in layer order, whether they are adjacent or not (Gemma: five
+// local layers, one global, ...); groups of one shape differ by at most one layer.
+// Requires: layers is not empty. `kernels` gives the tile sizes of each KvType (any ISA's table:
+// they are equal).
 Geometry MakeGeometry(std::span<const LayerShape> layers, const kernels::KernelTable& kernels,
                       size_t target_block_bytes = kTargetBlockBytes);
 

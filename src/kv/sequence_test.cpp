@@ -1,0 +1,237 @@
+#include "kv/sequence.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+namespace tael::kv {
+namespace {
+
+using testing::ElementsAre;
+
+constexpr size_t kBlock = 4096;
+constexpr GroupId kFull{0};
+constexpr GroupId kLocal{1};
+
+// One group that sees everything and one with a window, of equal block size.
+Geometry TwoGroups(uint32_t window, size_t local_bytes = kBlock) {
+  Geometry geometry;
+  geometry.groups.resize(2);
+  geometry.groups[0].block_bytes = kBlock;
+  geometry.groups[1].block_bytes = local_bytes;
+  geometry.groups[1].shape.window = window;
+  return geometry;
+}
+
+std::vector<int> Ints(std::span<const BlockId> ids) {
+  std::vector<int> out;
+  for (BlockId id : ids) out.push_back(static_cast<int>(id));
+  return out;
+}
+
+uint32_t Below(std::mt19937& random, uint32_t n) { return static_cast<uint32_t>(random() % n); }
+
+struct SequenceTest : testing::Test {
+  mem::MemoryBudget budget{0};
+  Geometry geometry = TwoGroups(40);
+  std::unique_ptr<BlockPool> pool;
+
+  void SetUp() override { Make(64, 32); }
+  void TearDown() override { EXPECT_TRUE(pool->CheckInvariants()); }
+
+  void Make(size_t num_blocks, size_t slots) {
+    PoolOptions options;
+    for (const LayerGroup& group : geometry.groups)
+      options.block_bytes.push_back(group.block_bytes);
+    options.capacity_bytes = num_blocks * kBlock;
+    options.slab_bytes = slots * kBlock;
+    pool = *BlockPool::Create(budget, options);
+  }
+  void Append(Sequence& sequence, uint32_t num_tokens) {
+    ASSERT_TRUE(sequence.Extend(num_tokens).has_value());
+    sequence.Commit(num_tokens);
+  }
+  uint64_t in_use() const { return pool->Stats().num_blocks_in_use; }
+};
+
+TEST_F(SequenceTest, EveryGroupGrowsInARunOfItsOwn) {
+  Sequence sequence(geometry, *pool);
+  Append(sequence, 17);
+  EXPECT_THAT(Ints(sequence.table(kFull)), ElementsAre(0, 1));
+  EXPECT_THAT(Ints(sequence.table(kLocal)), ElementsAre(4, 5));
+  Append(sequence, 15);
+  EXPECT_EQ(in_use(), 4u);  // the room was there
+  Append(sequence, 1);
+  EXPECT_THAT(Ints(sequence.table(kFull)), ElementsAre(0, 1, 2));
+  EXPECT_THAT(Ints(sequence.table(kLocal)), ElementsAre(4, 5, 6));
+  EXPECT_EQ(sequence.bytes_in_use(), 6 * kBlock);
+}
+
+TEST_F(SequenceTest, ExtendMakesRoomOnceForTokensThatAreNotCommittedYet) {
+  Sequence sequence(geometry, *pool);
+  ASSERT_TRUE(sequence.Extend(16).has_value());
+  ASSERT_TRUE(sequence.Extend(16).has_value());
+  EXPECT_EQ(in_use(), 2u);
+  EXPECT_EQ(sequence.length(), 0u);
+  ASSERT_TRUE(sequence.Extend(0).has_value());
+}
+
+TEST_F(SequenceTest, AnExtensionThatDoesNotFitChangesNothing) {
+  Sequence sequence(geometry, *pool);
+  Append(sequence, 24 * 16);  // 24 full blocks and the last 3 of the window: 27
+  ASSERT_EQ(in_use(), 27u);
+  const auto full = Ints(sequence.table(kFull));
+  const auto local = Ints(sequence.table(kLocal));
+  const Status refused = sequence.Extend(20 * 16);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kNoFreeBlocks);
+  EXPECT_EQ(Ints(sequence.table(kFull)), full);
+  EXPECT_EQ(Ints(sequence.table(kLocal)), local);
+  EXPECT_EQ(sequence.Blocks(kFull).blocks.size(), full.size());
+  EXPECT_EQ(in_use(), 27u);
+  EXPECT_FALSE(sequence.Extend(0xffffffff).has_value());
+  Append(sequence, 18 * 16);  // 36 more blocks do
+}
+
+TEST_F(SequenceTest, ABlockIsDroppedWhenNoLaterQuerySeesIt) {
+  Sequence sequence(geometry, *pool);
+  // The query at position 55 sees 16..55: block 0 goes with the commit that makes length 55.
+  Append(sequence, 54);
+  EXPECT_EQ(sequence.Blocks(kLocal).first_token, 0u);
+  Append(sequence, 1);
+  EXPECT_EQ(sequence.Blocks(kLocal).first_token, 16u);
+  EXPECT_EQ(sequence.table(kLocal).front(), kNullBlock);
+  EXPECT_EQ(sequence.table(kLocal).size(), 4u);
+  EXPECT_EQ(sequence.Blocks(kLocal).blocks.size(), 3u);
+  EXPECT_EQ(sequence.Blocks(kFull).blocks.size(), 4u);
+}
+
+TEST_F(SequenceTest, AChunkKeepsItsWholeWindowUntilItIsCommitted) {
+  Sequence sequence(geometry, *pool);
+  Append(sequence, 64);
+  ASSERT_TRUE(sequence.Extend(200).has_value());
+  // Its first query, at 64, still sees 25..64.
+  EXPECT_EQ(sequence.Blocks(kLocal).first_token, 16u);
+  EXPECT_EQ(sequence.Blocks(kLocal).blocks.size(), 16u);
+  sequence.Commit(200);
+  EXPECT_EQ(sequence.Blocks(kLocal).first_token, 224u);  // 264 - 39 = 225
+  EXPECT_EQ(sequence.Blocks(kLocal).blocks.size(), 3u);
+}
+
+TEST_F(SequenceTest, AnIdleSequenceHoldsItsWindowAndNotMore) {
+  for (uint32_t window : {1u, 15u, 16u, 17u, 64u, 100u}) {
+    geometry = TwoGroups(window);
+    Make(512, 32);
+    Sequence sequence(geometry, *pool);
+    std::mt19937 random(window);
+    while (sequence.length() < 3000) {
+      Append(sequence, 1 + Below(random, 3 * window + 5));
+      const uint32_t length = sequence.length();
+      const uint32_t visible = length < window ? 0 : length - window + 1;
+      const auto live = sequence.Blocks(kLocal);
+      ASSERT_EQ(live.first_token, visible / 16 * 16);
+      ASSERT_EQ(live.blocks.size(), (length + 15) / 16 - visible / 16);
+      ASSERT_LE(live.blocks.size(), (window - 1 + 15) / 16 + 1);
+    }
+    EXPECT_EQ(in_use(), sequence.table(kFull).size() + sequence.Blocks(kLocal).blocks.size());
+  }
+}
+
+TEST_F(SequenceTest, AViewGivesTheBytesOfTheBlocksInTheTable) {
+  Sequence sequence(geometry, *pool);
+  Append(sequence, 100);
+  for (GroupId group : {kFull, kLocal}) {
+    const auto view = sequence.Blocks(group);
+    for (size_t i = 0; i < view.blocks.size(); ++i) {
+      const auto token = view.first_token + static_cast<uint32_t>(i) * 16;
+      EXPECT_EQ(view.blocks[i], sequence.MutableBlock(group, token + 7));
+      EXPECT_EQ(view.blocks[i], pool->data(sequence.table(group)[token / 16]));
+    }
+  }
+}
+
+TEST_F(SequenceTest, TruncateGivesBackWhatIsBehindTheEnd) {
+  Sequence sequence(geometry, *pool);
+  Append(sequence, 38);
+  ASSERT_TRUE(sequence.Extend(30).has_value());
+  EXPECT_EQ(in_use(), 10u);
+  sequence.Truncate(38);  // a draft that was not accepted
+  EXPECT_EQ(in_use(), 6u);
+  sequence.Truncate(16);
+  EXPECT_EQ(in_use(), 2u);
+  EXPECT_EQ(sequence.length(), 16u);
+  Append(sequence, 1);
+  EXPECT_THAT(Ints(sequence.table(kFull)), ElementsAre(0, 1));
+  sequence.Truncate(0);
+  EXPECT_EQ(in_use(), 0u);
+}
+
+TEST_F(SequenceTest, AWindowThatMovedOnCannotBeTakenBack) {
+  Sequence sequence(geometry, *pool);
+  Append(sequence, 100);  // 61..99 stay, in blocks from 48 on
+  EXPECT_TRUE(sequence.CanTruncate(100));
+  EXPECT_TRUE(sequence.CanTruncate(87));   // the next query sees 48..87
+  EXPECT_FALSE(sequence.CanTruncate(86));  // 47 is gone
+  EXPECT_FALSE(sequence.CanTruncate(101));
+  EXPECT_TRUE(sequence.CanTruncate(0));
+  sequence.Truncate(87);
+  EXPECT_EQ(sequence.Blocks(kLocal).first_token, 48u);
+  sequence.Truncate(0);
+  EXPECT_EQ(in_use(), 0u);
+  Append(sequence, 20);
+  EXPECT_EQ(sequence.Blocks(kLocal).first_token, 0u);
+}
+
+TEST_F(SequenceTest, AMovedSequenceTakesItsBlocksAlong) {
+  Sequence first(geometry, *pool);
+  Append(first, 20);
+  Sequence second(std::move(first));
+  EXPECT_EQ(second.length(), 20u);
+  EXPECT_EQ(in_use(), 4u);
+  Sequence third(geometry, *pool);
+  Append(third, 40);
+  third = std::move(second);
+  EXPECT_EQ(in_use(), 4u);
+  Append(third, 13);
+  EXPECT_EQ(in_use(), 6u);
+}
+
+TEST_F(SequenceTest, GroupsOfUnequalBlocksShareOnePool) {
+  geometry = TwoGroups(0, 3 * kBlock);
+  Make(96, 12);
+  Sequence sequence(geometry, *pool);
+  Append(sequence, 16 * 16);
+  EXPECT_EQ(sequence.bytes_in_use(), 16 * 4 * kBlock);
+  EXPECT_EQ(pool->Stats().block_bytes_in_use, sequence.bytes_in_use());
+}
+
+TEST_F(SequenceTest, ManySequencesInterleavedLeaveNothingBehind) {
+  geometry = TwoGroups(50);
+  Make(256, 16);
+  std::mt19937 random(7);
+  std::vector<Sequence> sequences;
+  for (int i = 0; i < 6; ++i) sequences.emplace_back(geometry, *pool);
+  for (int step = 0; step < 20000; ++step) {
+    Sequence& sequence = sequences[Below(random, 6)];
+    const uint32_t num_tokens = Below(random, 64);
+    if (Below(random, 40) == 0) {
+      sequence = Sequence(geometry, *pool);
+    } else if (sequence.Extend(num_tokens)) {
+      sequence.Commit(Below(random, num_tokens + 1));  // some of the room stays
+    } else if (sequence.CanTruncate(sequence.length() / 2)) {
+      sequence.Truncate(sequence.length() / 2);
+    }
+    uint64_t bytes = 0;
+    for (const Sequence& each : sequences) bytes += each.bytes_in_use();
+    ASSERT_EQ(pool->Stats().block_bytes_in_use, bytes);
+  }
+  sequences.clear();
+  EXPECT_EQ(in_use(), 0u);
+  EXPECT_EQ(pool->Stats().num_slabs_in_use, 0u);
+}
+
+}  // namespace
+}  // namespace tael::kv
