@@ -306,13 +306,11 @@ Status Parser::MeasureTensor(TensorInfo& tensor) const {
                          " values, " + std::string(traits->name) + " has blocks of " +
                          std::to_string(traits->block_elements));
   }
-  std::optional<uint64_t> bytes =
-      CheckedMul<uint64_t>(tensor.shape[0] / traits->block_elements, traits->block_bytes);
-  tensor.row_bytes = bytes.value_or(0);
-  for (uint32_t i = 1; i < tensor.num_dims && bytes; ++i) {
-    bytes = CheckedMul(*bytes, tensor.shape[i]);
-  }
-  if (!bytes) return Malformed("a tensor's size overflows", Quote(tensor.name));
+  const std::span<const uint64_t> shape(tensor.shape);
+  const auto row_bytes = TensorBytes(tensor.type, shape.first(1));
+  const auto bytes = TensorBytes(tensor.type, shape);
+  if (!row_bytes || !bytes) return Malformed("a tensor's size overflows", Quote(tensor.name));
+  tensor.row_bytes = *row_bytes;
   tensor.bytes = *bytes;
   return {};
 }

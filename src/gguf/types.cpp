@@ -3,6 +3,8 @@
 #include <array>
 #include <cstddef>
 
+#include "base/checked.h"
+
 namespace tael::gguf {
 namespace {
 
@@ -71,6 +73,19 @@ const TypeTraits* FindTypeTraits(TensorType type) {
 std::string_view TypeName(TensorType type) {
   const TypeTraits* traits = FindTypeTraits(type);
   return traits != nullptr ? traits->name : "unknown";
+}
+
+std::optional<uint64_t> TensorBytes(TensorType type, std::span<const uint64_t> shape) {
+  const TypeTraits* traits = FindTypeTraits(type);
+  if (traits == nullptr || shape.empty() || shape[0] % traits->block_elements != 0) {
+    return std::nullopt;
+  }
+  std::optional<uint64_t> bytes =
+      CheckedMul<uint64_t>(shape[0] / traits->block_elements, traits->block_bytes);
+  for (const uint64_t size : shape.subspan(1)) {
+    if (bytes) bytes = CheckedMul(*bytes, size);
+  }
+  return bytes.value_or(0) != 0 ? bytes : std::nullopt;
 }
 
 }  // namespace tael::gguf

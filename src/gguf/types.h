@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string_view>
 
 namespace tael::gguf {
@@ -38,5 +40,9 @@ const TypeTraits* FindTypeTraits(TensorType type);
 
 // "Q4_K", or "unknown" where FindTypeTraits() is null; error messages add the number.
 std::string_view TypeName(TensorType type);
+
+// Bytes of a tensor whose rows are shape[0] values long. Nothing for an unknown type, no
+// dimensions, a zero dimension, a row that is no whole number of blocks, or a size of 2^64 or more.
+std::optional<uint64_t> TensorBytes(TensorType type, std::span<const uint64_t> shape);
 
 }  // namespace tael::gguf
