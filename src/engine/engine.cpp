@@ -1,0 +1,114 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tael::engine {
+namespace {
+
+using mem::MemoryTag;
+
+Status CheckTokens(std::span<const TokenId> tokens, uint32_t vocab_size) {
+  if (tokens.empty()) {
+    return Error{ErrorCode::kInvalidArgument, "no prompt tokens", "give at least one token"};
+  }
+  for (TokenId token : tokens) {
+    if (ToInt(token) < 0 || static_cast<uint32_t>(ToInt(token)) >= vocab_size) {
+      return Error{ErrorCode::kInvalidArgument, "token id outside the vocabulary",
+                   std::to_string(ToInt(token)) + ", the model has " + std::to_string(vocab_size)};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
+  std::unique_ptr<Engine> engine(new Engine());
+  TAEL_ASSIGN_OR_RETURN(engine->model_, model::Model::Open(options.model_path));
+  TAEL_ASSIGN_OR_RETURN(engine->tokenizer_, tokenizer::Tokenizer::Create(engine->model_->file()));
+  const size_t num_threads = options.num_threads != 0 ? options.num_threads : exec::NumUsableCpus();
+  const PlanRequest request{.budget_bytes = options.budget_bytes,
+                            .context_length = options.context_length,
+                            .max_sessions = options.max_sessions,
+                            .chunk_tokens = options.chunk_tokens,
+                            .logit_rows = options.logit_rows,
+                            .num_threads = num_threads,
+                            .compute = options.compute,
+                            .kv_type = options.kv_type,
+                            .tokenizer_bytes = engine->tokenizer_->HeapBytes()};
+  TAEL_ASSIGN_OR_RETURN(engine->plan_, MakePlan(*engine->model_, request));
+  if (!engine->plan_.fits()) return DoesNotFit(engine->plan_);
+  engine->budget_ = std::make_unique<mem::MemoryBudget>(engine->plan_.budget_bytes);
+  TAEL_RETURN_IF_ERROR(engine->Reserve());
+  TAEL_ASSIGN_OR_RETURN(engine->team_, exec::ThreadTeam::Create(num_threads));
+
+  kv::PoolOptions pool;
+  for (const kv::LayerGroup& group : engine->plan_.geometry.groups) {
+    pool.block_bytes.push_back(group.block_bytes);
+  }
+  pool.capacity_bytes = engine->plan_.kv_capacity_bytes;
+  pool.slab_bytes = engine->plan_.slab_bytes;
+  TAEL_ASSIGN_OR_RETURN(engine->pool_, kv::BlockPool::Create(*engine->budget_, std::move(pool)));
+  TAEL_ASSIGN_OR_RETURN(
+      engine->forward_,
+      exec::Forward::Create(*engine->model_, engine->plan_.geometry, *engine->team_,
+                            engine->plan_.workspace, *engine->budget_));
+  // Pages that are in the page cache already are mapped now: read by first touch they come at
+  // about 1 GB/s (KERNELS section 4).
+  engine->model_->mapping().Populate(0, engine->model_->weights_bytes());
+  engine->weights_.SetUsed(engine->weights_.bytes());
+  return engine;
+}
+
+Engine::~Engine() = default;
+
+Status Engine::Reserve() {
+  const auto reserve = [this](MemoryTag tag) { return budget_->Reserve(tag, plan_.part(tag)); };
+  TAEL_ASSIGN_OR_RETURN(runtime_, reserve(MemoryTag::kRuntime));
+  TAEL_ASSIGN_OR_RETURN(kernel_, reserve(MemoryTag::kKernel));
+  TAEL_ASSIGN_OR_RETURN(tokenizer_bytes_, reserve(MemoryTag::kTokenizer));
+  TAEL_ASSIGN_OR_RETURN(weights_, reserve(MemoryTag::kWeights));
+  runtime_.SetUsed(runtime_.bytes());
+  kernel_.SetUsed(kernel_.bytes());
+  tokenizer_bytes_.SetUsed(tokenizer_bytes_.bytes());
+  return {};
+}
+
+Session Engine::NewSession() { return {*this, kv::Sequence(plan_.geometry, *pool_)}; }
+
+Status Session::Feed(std::span<const TokenId> tokens, const FeedOptions& options, Sink sink) {
+  return Feed(tokens, options, sink, [](uint32_t) {});
+}
+
+Status Session::Feed(std::span<const TokenId> tokens, const FeedOptions& options, Sink sink,
+                     Progress progress) {
+  TAEL_RETURN_IF_ERROR(CheckTokens(tokens, engine_->model().description().vocab_size));
+  if (tokens.size() > remaining()) {
+    return Error{ErrorCode::kContextExceeded, "longer than the context",
+                 std::to_string(length() + tokens.size()) + " tokens, the context has " +
+                     std::to_string(engine_->context_length())};
+  }
+  const size_t first_logit = tokens.size() - std::min<size_t>(tokens.size(), options.num_logits);
+  for (size_t done = 0; done < tokens.size();) {
+    if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed)) {
+      return Error{ErrorCode::kCancelled, "cancelled", ""};
+    }
+    const size_t count = std::min<size_t>(engine_->forward_->max_tokens(), tokens.size() - done);
+    TAEL_RETURN_IF_ERROR(sequence_.Extend(static_cast<uint32_t>(count)));
+    const size_t logits_from = std::max(done, first_logit);
+    const exec::SequenceChunk chunk{
+        .sequence = &sequence_,
+        .tokens = tokens.subspan(done, count),
+        .num_logits = static_cast<uint32_t>(done + count - std::min(done + count, logits_from))};
+    engine_->forward_->Run({&chunk, 1}, [&](uint32_t, uint32_t i, std::span<float> logits) {
+      sink(done + i, logits);
+    });
+    sequence_.Commit(static_cast<uint32_t>(count));
+    done += count;
+    progress(static_cast<uint32_t>(done));
+  }
+  return {};
+}
+
+}  // namespace tael::engine

@@ -1,0 +1,112 @@
+// A loaded model inside a memory budget, and the sessions that talk to it.
+//
+// Create() makes a plan (plan.h), refuses what does not fit before touching anything, and reserves
+// every part. After it, memory grows only by KV blocks, inside what was reserved.
+//
+// Owned by one thread, as its sessions are; the team of threads inside is its own business.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "engine/plan.h"
+#include "exec/forward.h"
+#include "exec/thread_team.h"
+#include "kv/block_pool.h"
+#include "kv/sequence.h"
+#include "mem/memory_budget.h"
+#include "model/model.h"
+#include "tokenizer/tokenizer.h"
+
+namespace tael::engine {
+
+struct EngineOptions {
+  std::string model_path;
+  uint64_t budget_bytes = 0;    // 0: what the system can spare
+  size_t num_threads = 0;       // 0: every usable CPU
+  uint32_t context_length = 0;  // 0: min(trained, what fits)
+  uint32_t max_sessions = 1;
+  uint32_t chunk_tokens = 128;
+  uint32_t logit_rows = 1;
+  exec::Compute compute = exec::Compute::kFast;
+  std::optional<kernels::KvType> kv_type;
+};
+
+class Session;
+
+class Engine {
+ public:
+  // Fails: kNotFound, kIo, kMalformed, kUnsupported (the model); kOutOfBudget, naming every part;
+  // kInvalidArgument.
+  static Result<std::unique_ptr<Engine>> Create(const EngineOptions& options);
+  ~Engine();  // Requires: no session is alive.
+
+  const model::Model& model() const { return *model_; }
+  const tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
+  const MemoryPlan& plan() const { return plan_; }
+  uint32_t context_length() const { return plan_.context_length; }
+  size_t num_threads() const { return team_->size(); }
+  mem::LedgerSnapshot Ledger() const { return budget_->Snapshot(); }
+  const kv::BlockPool& pool() const { return *pool_; }
+
+  Session NewSession();
+
+ private:
+  friend class Session;
+  Engine() = default;
+  Status Reserve();
+
+  // Members are destroyed bottom up: whoever holds a reservation goes before the budget.
+  std::unique_ptr<mem::MemoryBudget> budget_;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer_;
+  MemoryPlan plan_;
+  mem::Reservation weights_, tokenizer_bytes_, kernel_, runtime_;
+  std::unique_ptr<exec::ThreadTeam> team_;
+  std::unique_ptr<kv::BlockPool> pool_;
+  std::unique_ptr<exec::Forward> forward_;
+};
+
+struct FeedOptions {
+  uint32_t num_logits = 1;                    // of the last so many tokens; at least 1
+  const std::atomic<bool>* cancel = nullptr;  // looked at between chunks
+};
+
+// One conversation: the tokens' KV, and nothing else. Move-only; its engine outlives it.
+class Session {
+ public:
+  uint32_t length() const { return sequence_.length(); }
+  uint32_t remaining() const { return engine_->context_length() - length(); }
+
+  // Called after each chunk with the number of tokens done.
+  using Progress = exec::FunctionRef<void(uint32_t done)>;
+  // Receives the logits of tokens[index].
+  using Sink = exec::FunctionRef<void(size_t index, std::span<float> logits)>;
+
+  // Computes `tokens` after what is there already, in chunks. Fails: kContextExceeded, naming both
+  // numbers (nothing is computed); kNoFreeBlocks; kInvalidArgument for no tokens or ids outside the
+  // vocabulary; kCancelled. After a failure the session holds what was computed before it.
+  Status Feed(std::span<const TokenId> tokens, const FeedOptions& options, Sink sink,
+              Progress progress);
+  Status Feed(std::span<const TokenId> tokens, const FeedOptions& options, Sink sink);
+
+  // Forgets tokens from the end. Requires: length <= length().
+  void Truncate(uint32_t length) { sequence_.Truncate(length); }
+  const kv::Sequence& sequence() const { return sequence_; }
+
+ private:
+  friend class Engine;
+  Session(Engine& engine, kv::Sequence sequence)
+      : engine_(&engine), sequence_(std::move(sequence)) {}
+  Engine* engine_;
+  kv::Sequence sequence_;
+};
+
+}  // namespace tael::engine

@@ -1,0 +1,170 @@
+#include "engine/plan.h"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "base/checked.h"
+#include "base/units.h"
+#include "mem/mapping.h"
+#include "mem/process_memory.h"
+#include "mem/system_memory.h"
+
+namespace tael::engine {
+namespace {
+
+using mem::MemoryTag;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+// Heap that is too small for the ledger: JSON, strings, tables of blocks.
+constexpr uint64_t kRuntimeHeadroom = 2 * kMiB;
+// Shortest context that is worth starting for.
+constexpr uint32_t kMinContext = 256;
+constexpr uint64_t kTargetSlabBytes = kMiB;
+
+kv::Geometry GeometryOf(const model::ModelDescription& m, kernels::KvType type) {
+  std::vector<kv::LayerShape> layers;
+  for (const model::LayerDescription& layer : m.layers) {
+    layers.push_back({.num_kv_heads = layer.num_kv_heads,
+                      .head_dim = m.head_dim,
+                      .window = layer.window,
+                      .type = type});
+  }
+  return kv::MakeGeometry(layers, kernels::Active());
+}
+
+uint64_t SlabBytes(const kv::Geometry& geometry) {
+  uint64_t largest = 0, smallest = kTargetSlabBytes;
+  for (const kv::LayerGroup& group : geometry.groups) {
+    largest = std::max<uint64_t>(largest, group.block_bytes);
+    smallest = std::min<uint64_t>(smallest, group.block_bytes);
+  }
+  const uint64_t target = std::max(4 * largest, std::min(kTargetSlabBytes, 64 * smallest));
+  return RoundUp<uint64_t>(CeilDiv(target, largest) * largest, mem::PageSize());
+}
+
+// Slabs for `sessions` sequences of `context` tokens. A windowed group holds its window, the chunk
+// being computed and two partly used blocks at the ends.
+uint64_t KvCapacity(const MemoryPlan& plan, uint32_t context, uint32_t sessions) {
+  std::map<size_t, uint64_t> blocks;  // by block size: equal sizes share slabs
+  for (const kv::LayerGroup& group : plan.geometry.groups) {
+    uint64_t tokens = context;
+    if (group.shape.window != 0) {
+      tokens = std::min<uint64_t>(
+          tokens, uint64_t{group.shape.window} + plan.workspace.max_tokens + kernels::kBlockTokens);
+    }
+    blocks[group.block_bytes] += CeilDiv<uint64_t>(tokens, kernels::kBlockTokens) * sessions;
+  }
+  uint64_t slabs = 0;
+  for (const auto& [bytes, count] : blocks) {
+    slabs += CeilDiv(count, std::min<uint64_t>(64, plan.slab_bytes / bytes));
+  }
+  return slabs * plan.slab_bytes;
+}
+
+void FillParts(const model::Model& model, const PlanRequest& request, uint32_t context,
+               MemoryPlan& plan) {
+  const auto set = [&](MemoryTag tag, uint64_t bytes) {
+    plan.parts[static_cast<size_t>(tag)] = bytes;
+  };
+  plan.context_length = context;
+  plan.workspace.max_context = context;
+  plan.kv_capacity_bytes = KvCapacity(plan, context, request.max_sessions);
+  set(MemoryTag::kWeights, model.weights_bytes() + model.weights().owned_bytes);
+  set(MemoryTag::kKv, plan.kv_capacity_bytes);
+  set(MemoryTag::kActivations, exec::Workspace::PlanBytes(model, plan.workspace));
+  set(MemoryTag::kTokenizer, request.tokenizer_bytes);
+  uint64_t mapped = 0;
+  for (uint64_t bytes : plan.parts) mapped += bytes;
+  set(MemoryTag::kKernel, mapped / mem::PageSize() * 8);
+  plan.needed_bytes = 0;
+  for (uint64_t bytes : plan.parts) plan.needed_bytes += bytes;
+}
+
+// What the process occupies before anything is loaded, and some room.
+uint64_t RuntimeBytes(const model::Model& model, uint64_t tokenizer_bytes) {
+  const auto memory = mem::ReadProcessMemory();
+  if (!memory) return 8 * kMiB;
+  // The vocabulary's tables are loaded already and have a line of their own.
+  const uint64_t heap = memory->rss_anon_bytes - std::min(memory->rss_anon_bytes, tokenizer_bytes);
+  // Pages of the model that parsing has touched are counted as weights already.
+  const uint64_t code =
+      memory->rss_file_bytes - std::min(memory->rss_file_bytes, model.weights_bytes());
+  return heap + std::clamp(code, 2 * kMiB, 6 * kMiB) + kRuntimeHeadroom;
+}
+
+// The longest context that fits, in whole blocks, not below `least`.
+uint32_t LongestContext(const model::Model& model, const PlanRequest& request, uint32_t least,
+                        uint32_t most, MemoryPlan& plan) {
+  uint32_t low = least, high = most;
+  while (low < high) {
+    const uint32_t middle = low + (high - low + 1) / 2;
+    FillParts(model, request, middle, plan);
+    if (plan.fits()) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  if (low == most) return most;
+  return std::max(least, low - low % uint32_t{kernels::kBlockTokens});
+}
+
+}  // namespace
+
+std::string MemoryPlan::Breakdown() const {
+  std::string text;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i] == 0) continue;
+    const auto tag = static_cast<MemoryTag>(i);
+    if (!text.empty()) text += ", ";
+    text += std::string(ToString(tag)) + " " + FormatSize(parts[i]);
+    if (tag == MemoryTag::kKv) text += " (" + std::to_string(context_length) + " tokens)";
+  }
+  return text;
+}
+
+Result<MemoryPlan> MakePlan(const model::Model& model, const PlanRequest& request) {
+  const model::ModelDescription& m = model.description();
+  if (request.context_length > m.trained_context) {
+    return Error{ErrorCode::kInvalidArgument, "context is longer than the model was trained for",
+                 std::to_string(request.context_length) + " tokens asked for, trained for " +
+                     std::to_string(m.trained_context)};
+  }
+  const bool reference = request.compute == exec::Compute::kReference;
+  MemoryPlan plan;
+  plan.max_sessions = request.max_sessions;
+  plan.kv_type =
+      request.kv_type.value_or(reference ? kernels::KvType::kF32 : kernels::KvType::kF16);
+  plan.geometry = GeometryOf(m, plan.kv_type);
+  plan.slab_bytes = SlabBytes(plan.geometry);
+  plan.workspace = {.max_tokens = request.chunk_tokens,
+                    .max_context = 0,
+                    .logit_rows = std::min(request.logit_rows, request.chunk_tokens),
+                    .num_threads = request.num_threads,
+                    .compute = request.compute};
+  plan.parts[static_cast<size_t>(MemoryTag::kRuntime)] =
+      RuntimeBytes(model, request.tokenizer_bytes);
+  plan.budget_is_auto = request.budget_bytes == 0;
+  plan.budget_bytes = plan.budget_is_auto ? mem::AvailableBytes() : request.budget_bytes;
+
+  const bool asked = request.context_length != 0;
+  const uint32_t least = asked ? request.context_length : std::min(kMinContext, m.trained_context);
+  FillParts(model, request, least, plan);
+  plan.min_budget_bytes = plan.needed_bytes;
+  if (asked || !plan.fits()) return plan;
+  const uint32_t context = LongestContext(model, request, least, m.trained_context, plan);
+  FillParts(model, request, context, plan);
+  return plan;
+}
+
+Error DoesNotFit(const MemoryPlan& plan) {
+  return Error{ErrorCode::kOutOfBudget, "does not fit the memory budget",
+               "needs " + FormatSize(plan.needed_bytes) + ", the budget is " +
+                   FormatSize(plan.budget_bytes) + ", so " +
+                   FormatSize(plan.needed_bytes - plan.budget_bytes) +
+                   " are missing: " + plan.Breakdown() + ". Smallest budget that works: --budget " +
+                   std::to_string(plan.min_budget_bytes)};
+}
+
+}  // namespace tael::engine

@@ -1,0 +1,60 @@
+// What will be needed, before anything is loaded: the memory of each part, and the context and
+// sessions that fit a budget. Engine::Create() reserves exactly this plan.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "exec/workspace.h"
+#include "kernels/kernels.h"
+#include "kv/layer_group.h"
+#include "mem/memory_budget.h"
+#include "model/model.h"
+
+namespace tael::engine {
+
+struct PlanRequest {
+  uint64_t budget_bytes = 0;    // 0: what the system can spare
+  uint32_t context_length = 0;  // 0: min(trained, what fits)
+  uint32_t max_sessions = 1;
+  uint32_t chunk_tokens = 128;  // tokens per forward pass of a long prompt
+  uint32_t logit_rows = 1;      // rows of logits held at a time
+  size_t num_threads = 1;
+  exec::Compute compute = exec::Compute::kFast;
+  std::optional<kernels::KvType> kv_type;  // none: f16, or f32 with --compute reference
+  uint64_t tokenizer_bytes = 0;
+};
+
+struct MemoryPlan {
+  uint64_t budget_bytes = 0;
+  bool budget_is_auto = false;
+  std::array<uint64_t, mem::kNumMemoryTags> parts{};  // by MemoryTag
+  uint64_t needed_bytes = 0;                          // sum of parts
+  // Needed for the shortest context that is worth running (or the one asked for).
+  uint64_t min_budget_bytes = 0;
+  uint32_t context_length = 0;
+  uint32_t max_sessions = 1;
+  kernels::KvType kv_type = kernels::KvType::kF16;
+  kv::Geometry geometry;
+  uint64_t kv_capacity_bytes = 0;
+  uint64_t slab_bytes = 0;
+  exec::WorkspaceShape workspace;
+
+  uint64_t part(mem::MemoryTag tag) const { return parts[static_cast<size_t>(tag)]; }
+  bool fits() const { return needed_bytes <= budget_bytes; }
+  // "weights 98.4 MB, kv 5.9 MB (256 tokens), ...": one line, for messages.
+  std::string Breakdown() const;
+};
+
+// The plan for this request, whether it fits or not (fits() tells).
+// Fails: kInvalidArgument for a context of more tokens than the model was trained for.
+Result<MemoryPlan> MakePlan(const model::Model& model, const PlanRequest& request);
+
+// kOutOfBudget, naming every part and the smallest budget that works.
+Error DoesNotFit(const MemoryPlan& plan);
+
+}  // namespace tael::engine

@@ -1,0 +1,175 @@
+#include "exec/reference.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/kernels.h"
+
+namespace tael::exec {
+namespace {
+
+const kernels::KernelTable& Scalar() { return **kernels::Runnable().begin(); }
+
+void Add(std::vector<float>& x, const std::vector<float>& y) {
+  for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+}
+
+float Silu(float x) { return x / (1.0f + std::exp(-x)); }
+
+float GeluTanh(float x) {
+  constexpr float kSqrt2OverPi = 0.7978845608f;
+  return 0.5f * x * (1.0f + std::tanh(kSqrt2OverPi * (x + 0.044715f * x * x * x)));
+}
+
+}  // namespace
+
+Reference::Reference(const model::Model& model, uint32_t context_length)
+    : model_(model),
+      ropes_(model::MakeRopeFrequencies(model.description(), model.weights(), context_length)),
+      keys_(model.description().num_layers),
+      values_(model.description().num_layers) {}
+
+Reference::Vector Reference::Multiply(const model::Matrix& matrix, const Vector& x,
+                                      const float* bias) const {
+  Vector y(matrix.rows);
+  Vector row(matrix.cols);
+  const auto dequantize = Scalar().matmul.dequantize_row[static_cast<size_t>(matrix.type)];
+  for (uint32_t r = 0; r < matrix.rows; ++r) {
+    dequantize(matrix.data + r * matrix.row_bytes, matrix.cols, row.data());
+    double sum = bias != nullptr ? static_cast<double>(bias[r]) : 0.0;
+    for (uint32_t c = 0; c < matrix.cols; ++c) sum += static_cast<double>(row[c] * x[c]);
+    y[r] = static_cast<float>(sum);
+  }
+  return y;
+}
+
+Reference::Vector Reference::RmsNorm(const Vector& x, const float* weight) const {
+  double squares = 0;
+  for (float v : x) squares += static_cast<double>(v) * static_cast<double>(v);
+  const double mean = squares / static_cast<double>(x.size());
+  const auto scale = static_cast<float>(
+      1.0 / std::sqrt(mean + static_cast<double>(model_.description().norm_epsilon)));
+  Vector y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) y[i] = x[i] * scale * weight[i];
+  return y;
+}
+
+void Reference::NormHeads(Vector& heads, const float* weight) const {
+  const model::ModelDescription& m = model_.description();
+  if (m.qk_norm == model::QkNorm::kNone) return;
+  if (m.qk_norm == model::QkNorm::kWholeProjection) {
+    heads = RmsNorm(heads, weight);
+    return;
+  }
+  for (size_t at = 0; at < heads.size(); at += m.head_dim) {
+    const auto begin = heads.begin() + static_cast<std::ptrdiff_t>(at);
+    const Vector normed = RmsNorm(Vector(begin, begin + m.head_dim), weight);
+    std::copy(normed.begin(), normed.end(), begin);
+  }
+}
+
+void Reference::Rotate(Vector& heads, int32_t rope) const {
+  if (rope < 0) return;
+  const model::ModelDescription& m = model_.description();
+  const size_t half = m.rope_dims / 2;
+  Vector cos(half), sin(half);
+  model::FillRope(ropes_[static_cast<size_t>(rope)], position_, cos, sin);
+  const bool pairs = m.rope_layout == model::RopeLayout::kPairs;
+  for (size_t at = 0; at < heads.size(); at += m.head_dim) {
+    for (size_t i = 0; i < half; ++i) {
+      float& a = heads[at + (pairs ? 2 * i : i)];
+      float& b = heads[at + (pairs ? 2 * i + 1 : i + half)];
+      const float turned = a * cos[i] - b * sin[i];
+      b = a * sin[i] + b * cos[i];
+      a = turned;
+    }
+  }
+}
+
+// Softmax over every key that the window shows, one query head after the other.
+Reference::Vector Reference::Attention(uint32_t layer, const Vector& q) const {
+  const model::ModelDescription& m = model_.description();
+  const model::LayerDescription& l = m.layers[layer];
+  const uint32_t kv_dim = l.num_kv_heads * m.head_dim;
+  const uint32_t first = l.window != 0 && position_ + 1 > l.window ? position_ + 1 - l.window : 0;
+  Vector out(q.size());
+  Vector weights(position_ + 1);
+  for (uint32_t head = 0; head < m.num_heads; ++head) {
+    const size_t kv_head = head / (m.num_heads / l.num_kv_heads);
+    const float* query = &q[size_t{head} * m.head_dim];
+    float largest = -INFINITY;
+    for (uint32_t t = first; t <= position_; ++t) {
+      const float* key = &keys_[layer][size_t{t} * kv_dim + kv_head * m.head_dim];
+      float score = 0;
+      for (uint32_t d = 0; d < m.head_dim; ++d) score += query[d] * key[d];
+      score *= m.attention_scale;
+      if (m.attention_softcap > 0) {
+        score = m.attention_softcap * std::tanh(score / m.attention_softcap);
+      }
+      weights[t] = score;
+      largest = std::max(largest, score);
+    }
+    float sum = 0;
+    for (uint32_t t = first; t <= position_; ++t)
+      sum += weights[t] = std::exp(weights[t] - largest);
+    for (uint32_t t = first; t <= position_; ++t) {
+      const float* value = &values_[layer][size_t{t} * kv_dim + kv_head * m.head_dim];
+      for (uint32_t d = 0; d < m.head_dim; ++d) {
+        out[size_t{head} * m.head_dim + d] += weights[t] / sum * value[d];
+      }
+    }
+  }
+  return out;
+}
+
+Reference::Vector Reference::AttentionBlock(uint32_t layer, const Vector& x) {
+  const model::LayerWeights& w = model_.weights().layers[layer];
+  const model::LayerDescription& l = model_.description().layers[layer];
+  const Vector h = w.attention_norm != nullptr ? RmsNorm(x, w.attention_norm) : x;
+  Vector q = Multiply(w.q, h, w.q_bias);
+  Vector k = Multiply(w.k, h, w.k_bias);
+  const Vector v = Multiply(w.v, h, w.v_bias);
+  NormHeads(q, w.q_norm);
+  NormHeads(k, w.k_norm);
+  Rotate(q, l.rope);
+  Rotate(k, l.rope);
+  keys_[layer].insert(keys_[layer].end(), k.begin(), k.end());
+  values_[layer].insert(values_[layer].end(), v.begin(), v.end());
+  Vector y = Multiply(w.output, Attention(layer, q), w.output_bias);
+  return w.attention_post_norm != nullptr ? RmsNorm(y, w.attention_post_norm) : y;
+}
+
+Reference::Vector Reference::FfnBlock(uint32_t layer, const Vector& x) const {
+  const model::LayerWeights& w = model_.weights().layers[layer];
+  const bool gelu = model_.description().activation == model::Activation::kGelu;
+  const Vector h = w.ffn_norm != nullptr ? RmsNorm(x, w.ffn_norm) : x;
+  Vector gate = Multiply(w.gate, h, nullptr);
+  const Vector up = Multiply(w.up, h, nullptr);
+  for (size_t i = 0; i < gate.size(); ++i) {
+    gate[i] = (gelu ? GeluTanh(gate[i]) : Silu(gate[i])) * up[i];
+  }
+  Vector y = Multiply(w.down, gate, nullptr);
+  return w.ffn_post_norm != nullptr ? RmsNorm(y, w.ffn_post_norm) : y;
+}
+
+std::vector<float> Reference::Feed(TokenId token) {
+  const model::ModelDescription& m = model_.description();
+  const model::Weights& w = model_.weights();
+  Vector x(m.model_dim);
+  Scalar().matmul.dequantize_row[static_cast<size_t>(w.embedding.type)](
+      w.embedding.data + static_cast<size_t>(ToInt(token)) * w.embedding.row_bytes, m.model_dim,
+      x.data());
+  for (float& v : x) v *= m.embedding_scale;
+  for (uint32_t layer = 0; layer < m.num_layers; ++layer) {
+    Add(x, AttentionBlock(layer, x));
+    Add(x, FfnBlock(layer, x));
+  }
+  ++position_;
+  Vector logits = Multiply(w.output, RmsNorm(x, w.output_norm), nullptr);
+  if (m.final_softcap > 0) {
+    for (float& v : logits) v = m.final_softcap * std::tanh(v / m.final_softcap);
+  }
+  return logits;
+}
+
+}  // namespace tael::exec

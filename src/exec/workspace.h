@@ -1,0 +1,90 @@
+// Memory of the forward pass: one arena placed by the planner, and private scratch per thread.
+// All of it is reserved and mapped once; nothing is allocated while tokens are computed.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/result.h"
+#include "kernels/kernels.h"
+#include "kv/layer_group.h"
+#include "mem/arena_planner.h"
+#include "mem/mapping.h"
+#include "mem/memory_budget.h"
+#include "model/model.h"
+#include "model/op_list.h"
+
+namespace tael::exec {
+
+enum class Compute : uint8_t {
+  kFast,       // 8-bit activations where the weights are quantised
+  kReference,  // f32 activations everywhere
+};
+
+struct WorkspaceShape {
+  uint32_t max_tokens = 128;  // rows of one batch
+  uint32_t max_context = 0;   // longest sequence, for the partial results of attention
+  uint32_t logit_rows = 1;    // rows of logits held at a time
+  size_t num_threads = 1;
+  Compute compute = Compute::kFast;
+};
+
+// Keys that one piece of attention covers. Pieces start at multiples of it, so what is added to
+// what does not depend on how a prompt was cut into chunks or on the number of threads.
+inline constexpr uint32_t kKeysPerPiece = 128;
+// Query rows (tokens x heads of a group) that attend together.
+inline constexpr uint32_t kQueryRowsPerTile = 32;
+// Different packings that the matrices sharing one input may ask for.
+inline constexpr size_t kMaxPackings = 4;
+
+// Largest sizes over all matrices that multiply one kind of input.
+struct PackingNeeds {
+  uint64_t batch_bytes = 0;   // all packings of a whole batch
+  uint64_t single_bytes = 0;  // all packings of one row
+};
+
+struct ThreadScratch {
+  std::byte* matmul = nullptr;  // kernels' own
+  std::byte* packed = nullptr;  // one row, packed
+  float* row = nullptr;         // one row of the widest input
+  float* head = nullptr;        // a row of all heads
+  float* scores = nullptr;      // [kQueryRowsPerTile + group, kKeysPerPiece]
+  float* piece = nullptr;       // [rows, head_dim + 2]: one piece's result
+  float* merged = nullptr;      // [rows, head_dim + 2]: merged so far
+};
+
+class Workspace {
+ public:
+  // What Create() will reserve, in bytes: for `tael plan`.
+  static uint64_t PlanBytes(const model::Model& model, const WorkspaceShape& shape);
+
+  // Fails: kOutOfBudget; kIo.
+  static Result<std::unique_ptr<Workspace>> Create(const model::Model& model,
+                                                   const WorkspaceShape& shape,
+                                                   mem::MemoryBudget& budget);
+
+  const WorkspaceShape& shape() const { return shape_; }
+  std::byte* bytes(model::Buffer buffer) const {
+    return arena_.data() + plan_.offsets[static_cast<size_t>(buffer)];
+  }
+  float* floats(model::Buffer buffer) const { return reinterpret_cast<float*>(bytes(buffer)); }
+  uint64_t size_bytes(model::Buffer buffer) const { return sizes_[static_cast<size_t>(buffer)]; }
+  const ThreadScratch& scratch(size_t thread) const { return scratch_[thread]; }
+  const mem::ArenaPlan& plan() const { return plan_; }
+  uint64_t total_bytes() const { return arena_.size(); }
+
+ private:
+  Workspace() = default;
+
+  WorkspaceShape shape_;
+  std::array<uint64_t, model::kNumBuffers> sizes_{};
+  mem::ArenaPlan plan_;
+  mem::Reservation reservation_;
+  mem::AnonymousMapping arena_;  // buffers, then the scratch of each thread
+  std::vector<ThreadScratch> scratch_;
+};
+
+}  // namespace tael::exec
