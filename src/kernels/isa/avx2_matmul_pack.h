@@ -1,0 +1,144 @@
+// Packed activations of the avx2 matrix products: symmetric int8, one scale per 32 values.
+//
+// Format kVector, for one token: a VectorBlock per 32 columns. Format kTiles, for several tokens:
+// per 4 tokens (the last tile is filled up with zeros), a TileBlock per 32 columns. Both serve
+// every weight type, so that matrices that share an input share its packing.
+#pragma once
+
+#include "kernels/isa/avx2_matmul_decode.h"
+
+namespace tael::kernels {
+namespace {
+
+constexpr ActFormat kVector{1};
+constexpr ActFormat kTiles{2};
+
+constexpr size_t kActBlock = 32;  // activations that share a scale
+constexpr size_t kTileTokens = 4;
+
+// One entry per 4 columns, as maddubs and madd sum them.
+struct alignas(32) VectorBlock {
+  int8_t q[kActBlock];
+  float scale[8];
+  float scaled_sum[8];
+};
+
+// [half]: of the first and last 16 of the 32 columns, for formats with two scales.
+struct alignas(64) TileBlock {
+  int8_t q[kTileTokens][kActBlock];
+  float scale[kTileTokens];
+  float scaled_sum[kTileTokens];
+  float scaled_sum_half[2][kTileTokens];
+};
+
+TAEL_INLINE float MaxOf8(__m256 v) {
+  __m128 m = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+  return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+
+// q = round to nearest even of x / scale: a true division, so that every ISA gets the same bits.
+// Returns the scale.
+TAEL_INLINE float Quantise(const float* x, __m256i* q) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  __m256 v[4], max = _mm256_setzero_ps();
+#pragma GCC unroll 4
+  for (size_t i = 0; i < 4; ++i) {
+    v[i] = _mm256_loadu_ps(x + 8 * i);
+    max = _mm256_max_ps(max, _mm256_andnot_ps(sign, v[i]));
+  }
+  const float scale = MaxOf8(max) / 127.0f;
+  if (!(scale > 0)) {
+    *q = _mm256_setzero_si256();
+    return 0;
+  }
+  const __m256 divisor = _mm256_set1_ps(scale), limit = _mm256_set1_ps(127.0f);
+  __m256i n[4];
+#pragma GCC unroll 4
+  for (size_t i = 0; i < 4; ++i) {
+    const __m256 ratio = _mm256_min_ps(_mm256_div_ps(v[i], divisor), limit);
+    n[i] = _mm256_cvtps_epi32(_mm256_max_ps(ratio, _mm256_xor_ps(limit, sign)));
+  }
+  // The packs interleave 128-bit halves; the permute puts groups of four back in order.
+  const __m256i bytes =
+      _mm256_packs_epi16(_mm256_packs_epi32(n[0], n[1]), _mm256_packs_epi32(n[2], n[3]));
+  *q = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  return scale;
+}
+
+// Sums of 4 neighbouring bytes.
+TAEL_INLINE __m256i SumFours(__m256i q) {
+  return _mm256_madd_epi16(_mm256_maddubs_epi16(Splat(1), q), _mm256_set1_epi16(1));
+}
+
+inline void PackVector(const float* x, size_t k, VectorBlock* out) {
+  for (size_t i = 0; i < k; i += kActBlock, ++out) {
+    __m256i q;
+    const __m256 scale = _mm256_set1_ps(Quantise(x + i, &q));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(out->q), q);
+    _mm256_store_ps(out->scale, scale);
+    _mm256_store_ps(out->scaled_sum, _mm256_mul_ps(scale, _mm256_cvtepi32_ps(SumFours(q))));
+  }
+}
+
+TAEL_INLINE int SumOf4(__m128i v) {
+  const __m128i pairs = _mm_add_epi32(v, _mm_shuffle_epi32(v, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(pairs, _mm_shuffle_epi32(pairs, 0xb1)));
+}
+
+// One tile of up to 4 tokens.
+inline void PackTile(const float* x, size_t x_stride, size_t num_tokens, size_t k, TileBlock* out) {
+  for (size_t column = 0; column < k; column += kActBlock, ++out) {
+    for (size_t t = 0; t < kTileTokens; ++t) {
+      __m256i q = _mm256_setzero_si256();
+      const float scale = t < num_tokens ? Quantise(x + t * x_stride + column, &q) : 0;
+      const __m256i sums = SumFours(q);
+      const int low = SumOf4(_mm256_castsi256_si128(sums));
+      const int high = SumOf4(_mm256_extracti128_si256(sums, 1));
+      _mm256_store_si256(reinterpret_cast<__m256i*>(out->q[t]), q);
+      out->scale[t] = scale;
+      out->scaled_sum[t] = scale * static_cast<float>(low + high);
+      out->scaled_sum_half[0][t] = scale * static_cast<float>(low);
+      out->scaled_sum_half[1][t] = scale * static_cast<float>(high);
+    }
+  }
+}
+
+inline void PackAct(ActFormat format, const PackCall& call) {
+  const size_t k = call.k;
+  if (format == kVector) {
+    PackVector(call.x, k, reinterpret_cast<VectorBlock*>(call.out));
+    return;
+  }
+  if (format == kTiles) {
+    auto* tiles = reinterpret_cast<TileBlock*>(call.out);
+    for (size_t t = call.token_begin; t < call.token_end; t += kTileTokens) {
+      const size_t left = call.token_end - t;
+      PackTile(call.x + t * call.x_stride, call.x_stride, left < kTileTokens ? left : kTileTokens,
+               k, tiles + t / kTileTokens * (k / kActBlock));
+    }
+    return;
+  }
+  for (size_t t = call.token_begin; t < call.token_end; ++t) {
+    __builtin_memcpy(call.out + t * k * sizeof(float), call.x + t * call.x_stride,
+                     k * sizeof(float));
+  }
+}
+
+inline ActFormat FormatFor(WeightType type, size_t num_tokens) {
+  if (IsFloatType(type)) return ActFormat::kF32Rows;
+  return num_tokens == 1 ? kVector : kTiles;
+}
+
+inline size_t TileTokens(ActFormat format) { return format == kTiles ? kTileTokens : 1; }
+
+inline size_t ActBytes(ActFormat format, size_t num_tokens, size_t k) {
+  if (format == kVector) return k / kActBlock * sizeof(VectorBlock);
+  if (format == kTiles) {
+    return (num_tokens + kTileTokens - 1) / kTileTokens * (k / kActBlock) * sizeof(TileBlock);
+  }
+  return num_tokens * k * sizeof(float);
+}
+
+}  // namespace
+}  // namespace tael::kernels
