@@ -378,45 +378,75 @@ TEST_F(PoolTest, RandomHistoriesAgreeWithAPlainModel) {
   }
 }
 
-// Each thread writes its number into its blocks: a block that two threads hold at once shows.
-void Hammer(BlockPool& pool, uint32_t number, int num_rounds) {
-  std::mt19937 random(number);
-  std::vector<BlockId> held;
-  const auto release_last = [&] {
-    uint32_t seen = 0;
-    std::memcpy(&seen, pool.data(held.back()), sizeof(seen));
-    ASSERT_EQ(seen, number);
-    pool.Release(held.back());
+// A thread writes its number at both ends of its blocks: one that two threads hold at once shows.
+struct Hammer {
+  BlockPool& pool;
+  std::vector<size_t> block_bytes;  // of classes 0 and 1
+  uint32_t number;
+  size_t max_held;
+  std::mt19937 random{number};
+  std::vector<std::pair<BlockId, size_t>> held = {};
+
+  uint32_t Below(uint32_t n) { return static_cast<uint32_t>(random() % n); }
+
+  void ReleaseLast() {
+    const auto [id, bytes] = held.back();
     held.pop_back();
-  };
-  for (int i = 0; i < num_rounds; ++i) {
-    std::vector<BlockId> ids(1 + random() % 6);
-    // A stale hint on purpose: any id, of any size, free or not.
-    const BlockId near = random() % 2 == 0 || held.empty()
-                             ? BlockId{static_cast<uint32_t>(random() % 1024)}
-                             : held.back();
-    if (pool.Allocate(SizeClass{static_cast<uint32_t>(random() % 2)}, near, ids)) {
-      for (BlockId id : ids) {
-        std::memcpy(pool.data(id), &number, sizeof(number));
-        held.push_back(id);
-      }
-    }
-    const size_t keep = random() % 24;
-    while (held.size() > keep) release_last();
+    uint32_t first = 0, last = 0;
+    std::memcpy(&first, pool.data(id), sizeof(first));
+    std::memcpy(&last, pool.data(id) + bytes - sizeof(last), sizeof(last));
+    EXPECT_EQ(first, number);
+    EXPECT_EQ(last, number);
+    pool.Release(id);
   }
-  while (!held.empty()) release_last();
+
+  void Run(int num_rounds) {
+    const uint32_t num_ids = pool.Stats().num_slabs * 64;
+    for (int i = 0; i < num_rounds; ++i) {
+      const uint32_t size_class = Below(2);
+      std::vector<BlockId> ids(1 + Below(6));
+      // A stale hint half of the time: any id, of any size, free or not.
+      const bool stale = held.empty() || Below(2) == 0;
+      const BlockId near = stale ? BlockId{Below(num_ids)} : held.back().first;
+      if (pool.Allocate(SizeClass{size_class}, near, ids)) {
+        for (BlockId id : ids) {
+          const size_t bytes = block_bytes[size_class];
+          const auto slot = static_cast<uint32_t>(id) % 64;
+          const std::byte* slab = pool.data(BlockId{static_cast<uint32_t>(id) - slot});
+          EXPECT_EQ(pool.data(id), slab + slot * bytes) << "a slab of another size";
+          std::memcpy(pool.data(id), &number, sizeof(number));
+          std::memcpy(pool.data(id) + bytes - sizeof(number), &number, sizeof(number));
+          held.emplace_back(id, bytes);
+        }
+      }
+      for (const size_t keep = random() % max_held; held.size() > keep;) ReleaseLast();
+    }
+    while (!held.empty()) ReleaseLast();
+  }
+};
+
+void HammerFromEightThreads(BlockPool& pool, std::vector<size_t> sizes, size_t max_held) {
+  std::vector<std::thread> threads;
+  for (uint32_t t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] { Hammer{pool, sizes, t + 1, max_held}.Run(5000); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(pool.CheckInvariants());
+  EXPECT_EQ(pool.Stats().num_slabs_in_use, 0u);
+  EXPECT_EQ(pool.Stats().touched_bytes, 0u);
 }
 
 TEST_F(PoolTest, ThreadsThatFightOverTheLastBlocksNeverShareOne) {
-  Make({{kBlock, 3 * kBlock}, 128 * kBlock, 8 * kBlock, 0, false});
-  std::vector<std::thread> threads;
-  for (uint32_t t = 0; t < 8; ++t) {
-    threads.emplace_back([this, t] { Hammer(*pool, t + 1, 4000); });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_TRUE(pool->CheckInvariants());
-  EXPECT_EQ(pool->Stats().num_slabs_in_use, 0u);
-  EXPECT_EQ(pool->Stats().touched_bytes, 0u);
+  const std::vector<size_t> sizes = {kBlock, 3 * kBlock};
+  Make({sizes, 128 * kBlock, 8 * kBlock, 0, false});
+  HammerFromEightThreads(*pool, sizes, 24);
+}
+
+// Both sizes have 64 slots per slab, so the free word alone cannot tell a slab's former life.
+TEST_F(PoolTest, AStaleHintIsHarmlessWhileSlabsChangeHands) {
+  const std::vector<size_t> sizes = {64, 128};
+  Make({sizes, 4 * kBlock, 2 * kBlock, 0, false});
+  HammerFromEightThreads(*pool, sizes, 1);
 }
 
 TEST_F(PoolTest, AnyThreadMayDropTheLastReference) {
