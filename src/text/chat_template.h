@@ -2,7 +2,11 @@
 //
 // What a user wrote stays text: where the content of a message spells a control token, or could
 // complete one with its neighbours, Render() returns break positions, and the tokenizer matches no
-// control token across them (ACCEPTANCE G3).
+// control token across them (ACCEPTANCE G3). One exception: "<think>" and "</think>" in an
+// assistant's message are the model's own marks, and stay whole where the template looks for them.
+//
+// It runs no template without a bound: work, memory and recursion are limited, other files are out
+// of reach.
 #pragma once
 
 #include <memory>
@@ -15,8 +19,8 @@
 namespace tael::text {
 
 struct ChatMessage {
-  std::string role;     // "system", "user", "assistant", "tool"
-  std::string content;
+  std::string role;     // "system", "user", "assistant", "tool", "developer" or "function"
+  std::string content;  // any bytes; those that are not UTF-8 become U+FFFD
 };
 
 struct RenderedChat {
@@ -33,11 +37,14 @@ struct ChatTemplateOptions {
 
 class ChatTemplate {
  public:
-  // Fails: kMalformed with the template's line; kUnsupported when this build has no template engine.
+  // Fails: kMalformed with the template's line; kUnsupported when this build has no template
+  // engine.
   static Result<std::unique_ptr<ChatTemplate>> Create(ChatTemplateOptions options);
   ~ChatTemplate();
 
-  // Fails: kInvalidArgument when the template itself raises (unknown role order, say).
+  // Fails: kInvalidArgument for an unknown role, and with the template's own words when it raises
+  // (an order of roles that the model was not trained on, say); kMalformed when the template cannot
+  // be rendered. May be called from any thread.
   Result<RenderedChat> Render(const std::vector<ChatMessage>& messages,
                               bool add_generation_prompt) const;
 
