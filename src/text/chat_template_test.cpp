@@ -37,7 +37,7 @@ Error RenderError(const ChatTemplate& chat_template, const std::vector<ChatMessa
 // The text with "^" at every break, so that a test shows where they are.
 std::string WithBreaks(const RenderedChat& chat) {
   std::string out = chat.text;
-  for (auto it = chat.breaks.rbegin(); it != chat.breaks.rend(); ++it) out.insert(*it, "^");
+  for (auto it = chat.breaks.rbegin(); it != chat.breaks.rend(); ++it) out.insert(*it, 1, '^');
   return out;
 }
 

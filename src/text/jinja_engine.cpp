@@ -9,7 +9,7 @@ Result<JinjaEngine> JinjaEngine::Create(std::string_view) {
 }
 
 Result<std::string> JinjaEngine::Render(std::string_view, uint64_t) const {
-  return Error{ErrorCode::kInternal, "no template engine"};
+  return Error{ErrorCode::kInternal, "this build renders no chat templates", ""};
 }
 
 void JinjaEngine::Free::operator()(TaelJinja*) const {}
