@@ -36,7 +36,7 @@ struct EngineOptions {
   uint32_t chunk_tokens = 128;
   uint32_t logit_rows = 1;
   exec::Compute compute = exec::Compute::kFast;
-  std::optional<kernels::KvType> kv_type;
+  std::optional<kernels::KvType> kv_type = {};  // none: f16, or f32 with kReference
 };
 
 class Session;

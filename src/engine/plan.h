@@ -25,7 +25,7 @@ struct PlanRequest {
   uint32_t logit_rows = 1;      // rows of logits held at a time
   size_t num_threads = 1;
   exec::Compute compute = exec::Compute::kFast;
-  std::optional<kernels::KvType> kv_type;  // none: f16, or f32 with --compute reference
+  std::optional<kernels::KvType> kv_type = {};  // none: f16, or f32 with --compute reference
   uint64_t tokenizer_bytes = 0;
 };
 
