@@ -239,6 +239,44 @@ struct NeonLanes {
   static float Sum(V v) { return vaddvq_f32(v); }
 };
 
+// 16 values q * scale + min, rounded after each step as the definition does.
+TAEL_INLINE void Dequantize16(int8x16_t q, float scale, float min, bool has_min, float* out) {
+  Widen16(q, scale, out);
+  if (!has_min) return;
+  for (size_t i = 0; i < 16; i += 4) {
+    vst1q_f32(out + i, vaddq_f32(vld1q_f32(out + i), vdupq_n_f32(min)));
+  }
+}
+
+template <typename Format>
+void NeonDequantizeRow(const std::byte* bytes, size_t k, float* out) {
+  using Block = NeonBlock<Format>;
+  constexpr BlockShape kShape = kShapeOf<Format>;
+  constexpr size_t kScales = Format::kTwoScales ? 2 : 1;
+  const auto* b = reinterpret_cast<const uint8_t*>(bytes);
+  for (size_t column = 0; column < k; column += kShape.elements, b += kShape.bytes) {
+    float scale[kMaxBlock / kGroup], min[kMaxBlock / kGroup] = {};
+    Block::Scales(b, scale, min);
+    for (size_t s = 0; s < kShape.elements / 32; ++s, out += 32) {
+      const Values32 v = Block::Values(b, s);
+      const size_t lo = kScales * s, hi = kScales * s + kScales - 1;
+      Dequantize16(v.lo, scale[lo], min[lo], Format::kHasMin, out);
+      Dequantize16(v.hi, scale[hi], min[hi], Format::kHasMin, out + 16);
+    }
+  }
+}
+
+void NeonDequantizeF16(const std::byte* bytes, size_t k, float* out) {
+  const auto* p = reinterpret_cast<const uint8_t*>(bytes);
+  size_t i = 0;
+  for (; i + 4 <= k; i += 4) {
+    float16x4_t half;
+    __builtin_memcpy(&half, p + 2 * i, sizeof half);
+    vst1q_f32(out + i, vcvt_f32_f16(half));
+  }
+  for (; i < k; ++i) out[i] = HalfAt(p + 2 * i);
+}
+
 size_t ScratchBytes(WeightType type, size_t num_tokens, size_t k) {
   return IsFloatType(type) ? ScratchF32Bytes<NeonLanes>(type, num_tokens, k) : 0;
 }
@@ -253,8 +291,15 @@ constexpr MatmulTable MakeMatmulTable() {
   table.scratch_bytes = &ScratchBytes;
   FillF32Columns<NeonLanes>(table);
   ForEachFormat([&table]<typename Format>() {
-    table.matmul[static_cast<size_t>(Format::kType)] = &Matmul<Dot, Format>;
+    constexpr auto kIndex = static_cast<size_t>(Format::kType);
+    table.matmul[kIndex] = &Matmul<Dot, Format>;
+    table.matmul_f32[kIndex] = &MatmulF32<NeonLanes, &NeonDequantizeRow<Format>, false>;
+    table.dequantize_row[kIndex] = &NeonDequantizeRow<Format>;
   });
+  constexpr auto kHalf = static_cast<size_t>(WeightType::kF16);
+  table.matmul[kHalf] = &MatmulF32<NeonLanes, &NeonDequantizeF16, false>;
+  table.matmul_f32[kHalf] = table.matmul[kHalf];
+  table.dequantize_row[kHalf] = &NeonDequantizeF16;
   return table;
 }
 

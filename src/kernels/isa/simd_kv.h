@@ -100,63 +100,59 @@ const typename E::Type* Tile(const AttendCall& call, size_t block) {
   return reinterpret_cast<const typename E::Type*>(call.blocks[block] + call.tile_offset);
 }
 
+// sum[row][key vector] += q[row] * K of one dimension.
+template <typename S, typename E, int kRows, int kKeys>
+inline __attribute__((always_inline)) void AddDimension(
+    const typename E::Type* const (&keys)[kKeys], const float* q, size_t stride, size_t d,
+    typename S::Vec (&sum)[kRows][kKeys]) {
+  typename S::Vec key[kKeys];
+  TAEL_UNROLL
+  for (int i = 0; i < kKeys; ++i) key[i] = E::Load(keys[i] + d * kBlockTokens);
+  TAEL_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    const auto query = S::Set1(q[r * stride + d]);
+    TAEL_UNROLL
+    for (int i = 0; i < kKeys; ++i) sum[r][i] = S::Fma(key[i], query, sum[r][i]);
+  }
+}
+
 // scores[row][16 * block ...] for kRows rows and kBlocks blocks.
 template <typename S, typename E, int kRows, int kBlocks>
 void ScoreTile(const AttendCall& call, size_t first_row, size_t block, size_t num_blocks) {
   using Type = typename E::Type;
-  constexpr int kVecs = static_cast<int>(kBlockTokens / S::kLanes);
+  constexpr int kVecs = static_cast<int>(kBlockTokens / S::kLanes);  // per block
+  constexpr int kKeys = kBlocks * kVecs;
   constexpr size_t kDimsPerLine = kCacheLine / (kBlockTokens * sizeof(Type));
-  const Type* tile[kBlocks];
+  const Type* keys[kKeys];
   const Type* next[kBlocks];  // prefetched: the same lines kBlocks further on
   TAEL_UNROLL
   for (int b = 0; b < kBlocks; ++b) {
     const size_t ahead = block + kBlocks + b;
-    tile[b] = Tile<E>(call, block + b);
-    next[b] = ahead < num_blocks ? Tile<E>(call, ahead) : tile[b];
+    next[b] = Tile<E>(call, ahead < num_blocks ? ahead : block + b);
+  }
+  TAEL_UNROLL
+  for (int i = 0; i < kKeys; ++i) {
+    keys[i] = Tile<E>(call, block + i / kVecs) + i % kVecs * S::kLanes;
   }
   const float* q = call.q + first_row * call.q_stride;
-  typename S::Vec sum[kRows][kBlocks][kVecs];
+  typename S::Vec sum[kRows][kKeys];
   TAEL_UNROLL
   for (int r = 0; r < kRows; ++r) {
     TAEL_UNROLL
-    for (int b = 0; b < kBlocks; ++b) {
-      TAEL_UNROLL
-      for (int v = 0; v < kVecs; ++v) sum[r][b][v] = S::Set1(0.0f);
-    }
+    for (int i = 0; i < kKeys; ++i) sum[r][i] = S::Set1(0.0f);
   }
   for (size_t d = 0; d < call.head_dim; ++d) {
     if (d % kDimsPerLine == 0) {
       TAEL_UNROLL
       for (int b = 0; b < kBlocks; ++b) __builtin_prefetch(next[b] + d * kBlockTokens);
     }
-    typename S::Vec keys[kBlocks][kVecs];
-    TAEL_UNROLL
-    for (int b = 0; b < kBlocks; ++b) {
-      TAEL_UNROLL
-      for (int v = 0; v < kVecs; ++v) {
-        keys[b][v] = E::Load(tile[b] + d * kBlockTokens + v * S::kLanes);
-      }
-    }
-    TAEL_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const auto query = S::Set1(q[r * call.q_stride + d]);
-      TAEL_UNROLL
-      for (int b = 0; b < kBlocks; ++b) {
-        TAEL_UNROLL
-        for (int v = 0; v < kVecs; ++v) sum[r][b][v] = S::Fma(keys[b][v], query, sum[r][b][v]);
-      }
-    }
+    AddDimension<S, E>(keys, q, call.q_stride, d, sum);
   }
   TAEL_UNROLL
   for (int r = 0; r < kRows; ++r) {
     float* out = call.scores + (first_row + r) * call.score_stride + block * kBlockTokens;
     TAEL_UNROLL
-    for (int b = 0; b < kBlocks; ++b) {
-      TAEL_UNROLL
-      for (int v = 0; v < kVecs; ++v) {
-        S::Store(out + b * kBlockTokens + v * S::kLanes, sum[r][b][v]);
-      }
-    }
+    for (int i = 0; i < kKeys; ++i) S::Store(out + i * S::kLanes, sum[r][i]);
   }
 }
 
