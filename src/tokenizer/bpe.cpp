@@ -154,8 +154,8 @@ void BpeTokenizer::PushPair(uint32_t left, Session& session) const {
   if (left == kNoSymbol) return;
   const Symbol& symbol = session.symbols[left];
   if (symbol.next == kNoSymbol) return;
-  const Merge* merge = merges_.Find(symbol.id, session.symbols[symbol.next].id);
-  if (merge == nullptr) return;
+  const auto merge = merges_.Find(symbol.id, session.symbols[symbol.next].id);
+  if (!merge) return;
   session.queue.push_back(QueueEntry(merge->rank, left));
   std::push_heap(session.queue.begin(), session.queue.end(), std::greater<>());
 }
@@ -174,8 +174,8 @@ void BpeTokenizer::Join(Session& session) const {
     if (symbol.next == kNoSymbol) continue;
     const uint32_t right = symbol.next;
     // An entry is out of date when its pair has changed since; a rank belongs to one pair only.
-    const Merge* merge = merges_.Find(symbol.id, symbols[right].id);
-    if (merge == nullptr || QueueEntry(merge->rank, left) != entry) continue;
+    const auto merge = merges_.Find(symbol.id, symbols[right].id);
+    if (!merge || QueueEntry(merge->rank, left) != entry) continue;
     symbol.id = merge->merged;
     symbol.next = symbols[right].next;
     if (symbol.next != kNoSymbol) symbols[symbol.next].prev = left;

@@ -1,12 +1,15 @@
 // The merge rules of a byte-level BPE vocabulary: which pairs of tokens join, in which order, into
-// what. A table by the pair of ids; no spelling is kept.
+// what. 12 bytes a rule and a hash table of their numbers; no spelling is kept.
 //
 // Refused, naming the key: rules that are not two parts with one space between, parts or results
-// that are no tokens, and rules chosen to collide in the hash table.
+// that are no tokens, and rules chosen to collide in the hash table. Rules that would make a
+// control token are left out.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -18,8 +21,6 @@
 namespace tael::tokenizer {
 
 struct Merge {
-  uint32_t left = kNoToken;
-  uint32_t right = kNoToken;
   uint32_t rank = UINT32_MAX;  // lower joins first
   uint32_t merged = kNoToken;
 };
@@ -29,26 +30,40 @@ class MergeTable {
   // Fails: kMalformed, naming the key.
   static Result<MergeTable> Load(const gguf::File& file, const Vocab& vocab);
 
-  // Null where the two do not join; ids may be kNoToken.
-  const Merge* Find(uint32_t left, uint32_t right) const {
-    if (left == kNoToken) return nullptr;
+  // Nothing where the two do not join; ids may be kNoToken.
+  std::optional<Merge> Find(uint32_t left, uint32_t right) const {
+    if (left == kNoToken || right == kNoToken) return std::nullopt;
     const size_t mask = slots_.size() - 1;
-    for (size_t slot = Slot(left, right);; slot = (slot + 1) & mask) {
-      const Merge& merge = slots_[slot];
-      if (merge.left == kNoToken) return nullptr;
-      if (merge.left == left && merge.right == right) return &merge;
+    for (size_t slot = Slot(left, right); slots_[slot] != kEmpty; slot = (slot + 1) & mask) {
+      const Rule& rule = rules_[slots_[slot]];
+      if (rule.left == left && rule.right == right) return Merge{slots_[slot], rule.merged};
     }
+    return std::nullopt;
   }
 
-  uint64_t HeapBytes() const { return slots_.capacity() * sizeof(Merge); }
+  uint64_t HeapBytes() const {
+    return rules_.capacity() * sizeof(Rule) + slots_.capacity() * sizeof(uint32_t);
+  }
 
  private:
+  static constexpr uint32_t kEmpty = UINT32_MAX;
+
+  struct Rule {
+    uint32_t left = kNoToken;
+    uint32_t right = kNoToken;
+    uint32_t merged = kNoToken;
+  };
+
   size_t Slot(uint32_t left, uint32_t right) const {
     return MixBits((static_cast<uint64_t>(left) << 32) | right) & (slots_.size() - 1);
   }
-  static Result<Merge> Parse(std::string_view rule, uint32_t rank, const Vocab& vocab);
+  // `joined` is scratch memory.
+  static Result<Rule> Parse(std::string_view text, size_t rank, const Vocab& vocab,
+                            std::string& joined);
 
-  std::vector<Merge> slots_;  // open addressing, a power of two, never full
+  std::vector<Rule> rules_;  // by rank
+  std::vector<uint32_t>
+      slots_;  // open addressing: ranks, kEmpty where there is none; a power of two
 };
 
 }  // namespace tael::tokenizer

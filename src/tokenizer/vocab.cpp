@@ -78,8 +78,7 @@ Status Vocab::LoadTokens(const gguf::File& file) {
     return MalformedKey(kTokensKey, "more than 2^31 tokens or 4 GiB of them");
   }
   strings_ = tokens->data;
-  offsets_.reserve(tokens->count);
-  lengths_.reserve(tokens->count);
+  tokens_.reserve(tokens->count);
   const char* base = reinterpret_cast<const char*>(strings_.data());
   gguf::StringCursor cursor(strings_);
   for (uint64_t id = 0; id < tokens->count; ++id) {
@@ -89,8 +88,8 @@ Status Vocab::LoadTokens(const gguf::File& file) {
                                           std::to_string(spelling.size()) +
                                           " bytes, the limit is " + std::to_string(kMaxTokenBytes));
     }
-    offsets_.push_back(static_cast<uint32_t>(spelling.data() - base));
-    lengths_.push_back(static_cast<uint16_t>(spelling.size()));
+    tokens_.push_back({.offset = static_cast<uint32_t>(spelling.data() - base),
+                       .length = static_cast<uint16_t>(spelling.size())});
     max_token_bytes_ = std::max(max_token_bytes_, spelling.size());
   }
   return {};
@@ -99,7 +98,6 @@ Status Vocab::LoadTokens(const gguf::File& file) {
 Status Vocab::LoadKinds(const gguf::File& file) {
   TAEL_ASSIGN_OR_RETURN(const Value* kinds,
                         FindArray(file, kTokenTypeKey, {ValueType::kInt32, ValueType::kUint32}));
-  kinds_.assign(size(), TokenKind::kNormal);
   if (kinds == nullptr) return {};
   if (kinds->count != size()) {
     return MalformedKey(kTokenTypeKey, CountMismatch(kinds->count, size()));
@@ -112,7 +110,7 @@ Status Vocab::LoadKinds(const gguf::File& file) {
       return MalformedKey(kTokenTypeKey, "token " + std::to_string(id) + " is of unknown type " +
                                              std::to_string(value));
     }
-    kinds_[id] = *kind;
+    tokens_[id].kind = *kind;
   }
   return {};
 }
@@ -164,9 +162,7 @@ uint32_t Vocab::Find(std::string_view spelling) const {
 }
 
 uint64_t Vocab::HeapBytes() const {
-  return sizeof *this + offsets_.capacity() * sizeof(uint32_t) +
-         lengths_.capacity() * sizeof(uint16_t) + kinds_.capacity() * sizeof(TokenKind) +
-         slots_.capacity() * sizeof(uint32_t);
+  return sizeof *this + tokens_.capacity() * sizeof(Token) + slots_.capacity() * sizeof(uint32_t);
 }
 
 }  // namespace tael::tokenizer

@@ -1,7 +1,7 @@
 // The tokens of a GGUF file: spellings, kinds, scores, and look-up by spelling.
 //
 // Spellings and scores stay in the file's bytes, which must outlive the vocabulary; the heap holds
-// 7 bytes per token and a hash table of ids (4 bytes a slot, at most two thirds full). Refused,
+// 8 bytes per token and a hash table of ids (4 bytes a slot, at most two thirds full). Refused,
 // naming the key: arrays of a wrong type or count, unknown kinds, spellings that come twice or are
 // longer than kMaxTokenBytes, and spellings chosen to collide in the hash table.
 #pragma once
@@ -42,15 +42,16 @@ class Vocab {
   // Fails: kMalformed, naming the key.
   static Result<std::unique_ptr<Vocab>> Load(const gguf::File& file);
 
-  size_t size() const { return lengths_.size(); }
+  size_t size() const { return tokens_.size(); }
   size_t max_token_bytes() const { return max_token_bytes_; }
   bool has_scores() const { return !scores_.empty(); }
 
   // Requires for all three: id < size().
   std::string_view Spelling(uint32_t id) const {
-    return {reinterpret_cast<const char*>(strings_.data()) + offsets_[id], lengths_[id]};
+    return {reinterpret_cast<const char*>(strings_.data()) + tokens_[id].offset,
+            tokens_[id].length};
   }
-  TokenKind Kind(uint32_t id) const { return kinds_[id]; }
+  TokenKind Kind(uint32_t id) const { return tokens_[id].kind; }
   float Score(uint32_t id) const {  // 0 without scores
     float score = 0;
     if (has_scores()) std::memcpy(&score, &scores_[id * sizeof score], sizeof score);
@@ -58,7 +59,7 @@ class Vocab {
   }
 
   // Corrects what a file says about a token. Requires: id < size().
-  void SetKind(uint32_t id, TokenKind kind) { kinds_[id] = kind; }
+  void SetKind(uint32_t id, TokenKind kind) { tokens_[id].kind = kind; }
 
   // Id of the token with this spelling, kNoToken if there is none. Empty spellings are not found.
   uint32_t Find(std::string_view spelling) const;
@@ -66,6 +67,12 @@ class Vocab {
   uint64_t HeapBytes() const;
 
  private:
+  struct Token {          // together, because look-ups touch all of it: one cache miss
+    uint32_t offset = 0;  // of the spelling in strings_
+    uint16_t length = 0;
+    TokenKind kind = TokenKind::kNormal;
+  };
+
   Status LoadTokens(const gguf::File& file);
   Status LoadKinds(const gguf::File& file);
   Status LoadScores(const gguf::File& file);
@@ -73,9 +80,7 @@ class Vocab {
 
   std::span<const std::byte> strings_;  // the file's array of strings
   std::span<const std::byte> scores_;   // float32 each, unaligned
-  std::vector<uint32_t> offsets_;       // of each spelling in strings_
-  std::vector<uint16_t> lengths_;
-  std::vector<TokenKind> kinds_;
+  std::vector<Token> tokens_;
   std::vector<uint32_t> slots_;  // open addressing: ids, kNoToken where empty; a power of two
   size_t max_token_bytes_ = 0;
 };
