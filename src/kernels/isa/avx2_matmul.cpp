@@ -1,5 +1,6 @@
 // Matrix products for CPUs with AVX2, FMA and F16C: the table, and which of the two regimes (one
 // token; several tokens) a call takes.
+#include "kernels/isa/avx2_matmul_dequantize.h"
 #include "kernels/isa/avx2_matmul_gemm.h"
 #include "kernels/isa/avx2_matmul_gemv.h"
 #include "kernels/isa/scalar_f32.h"
@@ -51,8 +52,11 @@ constexpr MatmulTable MakeTable() {
   table.act_bytes = &ActBytes;
   table.pack_act = &PackAct;
   table.scratch_bytes = &ScratchBytes;
-  FillF32Columns<Lanes8>(table);
+  SetF32<Lanes8, &DequantizeF32, true>(table, WeightType::kF32);
+  SetF32<Lanes8, &DequantizeHalves>(table, WeightType::kF16);
+  SetF32<Lanes8, &DequantizeBF16>(table, WeightType::kBF16);
   ForEachDecoder([&table]<typename Decoder>() {
+    SetF32<Lanes8, &DequantizeDecoded<Decoder>>(table, Decoder::Format::kType);
     table.matmul[static_cast<size_t>(Decoder::Format::kType)] = &Matmul<Decoder>;
   });
   return table;

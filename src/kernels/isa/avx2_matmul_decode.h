@@ -6,7 +6,7 @@
 // two scales look alike. weight = scale * q + min, where
 //
 //   kSigned   q is int8 and there is no min
-//   unsigned  q <= kLargest; formats without a minimum get -bias * scale, because maddubs wants
+//   unsigned  q <= kLargest; formats without a minimum get -kBias * scale, because maddubs wants
 //             unsigned weights
 #pragma once
 
@@ -67,10 +67,11 @@ struct DecodeQ4_0 {
   using Format = Q4_0;
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 15;
+  static constexpr int kBias = 8;
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
     const __m256 scale = SplatHalf(p);
-    f(0, Nibbles(p + 2), scale, TimesMinus(8, scale));
+    f(0, Nibbles(p + 2), scale, TimesMinus(kBias, scale));
   }
 };
 
@@ -78,6 +79,7 @@ struct DecodeQ4_1 {
   using Format = Q4_1;
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 15;
+  static constexpr int kBias = 0;
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
     f(0, Nibbles(p + 4), SplatHalf(p), SplatHalf(p + 2));
@@ -88,10 +90,12 @@ struct DecodeQ5_0 {
   using Format = Q5_0;
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 31;
+  static constexpr int kBias = 16;
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
     const __m256 scale = SplatHalf(p);
-    f(0, _mm256_or_si256(Nibbles(p + 6), FifthBits(Load32(p + 2))), scale, TimesMinus(16, scale));
+    f(0, _mm256_or_si256(Nibbles(p + 6), FifthBits(Load32(p + 2))), scale,
+      TimesMinus(kBias, scale));
   }
 };
 
@@ -99,6 +103,7 @@ struct DecodeQ5_1 {
   using Format = Q5_1;
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 31;
+  static constexpr int kBias = 0;
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
     f(0, _mm256_or_si256(Nibbles(p + 8), FifthBits(Load32(p + 4))), SplatHalf(p), SplatHalf(p + 2));
@@ -109,6 +114,7 @@ struct DecodeQ8_0 {
   using Format = Q8_0;
   static constexpr bool kSigned = true;
   static constexpr int kLargest = 127;
+  static constexpr int kBias = 0;
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
     f(0, Load(p + 2), SplatHalf(p), _mm256_setzero_ps());
@@ -119,6 +125,7 @@ struct DecodeIQ4_NL {
   using Format = IQ4_NL;
   static constexpr bool kSigned = true;
   static constexpr int kLargest = 127;
+  static constexpr int kBias = 0;
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
     f(0, Levels(Nibbles(p + 2)), SplatHalf(p), _mm256_setzero_ps());
@@ -168,6 +175,7 @@ struct DecodeQ4_K {
   using Format = Q4_K;
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 15;
+  static constexpr int kBias = 0;
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
     const ScalesMinsK4 scales(p);
@@ -183,6 +191,7 @@ struct DecodeQ5_K {
   using Format = Q5_K;
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 31;
+  static constexpr int kBias = 0;
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
     const ScalesMinsK4 scales(p);
@@ -200,6 +209,7 @@ struct DecodeQ6_K {
   using Format = Q6_K;
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 63;
+  static constexpr int kBias = 32;
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
     const SixteenScales scales(LoadHalfRegister(p + 192), SplatHalf(p + 208));
@@ -209,7 +219,7 @@ struct DecodeQ6_K {
       const __m256i low = Bits(Load(p + half * 64 + quarter % 2 * 32), quarter / 2 * 4, 15);
       const __m256i high = Bits(Load(p + 128 + half * 32), quarter * 2, 3);
       const __m256 scale = ScalesOf16(scales.v, i);
-      f(i, _mm256_or_si256(low, _mm256_slli_epi16(high, 4)), scale, TimesMinus(32, scale));
+      f(i, _mm256_or_si256(low, _mm256_slli_epi16(high, 4)), scale, TimesMinus(kBias, scale));
     }
   }
 };
@@ -218,6 +228,7 @@ struct DecodeQ2_K {
   using Format = Q2_K;
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 3;
+  static constexpr int kBias = 0;
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
     const __m128i packed = LoadHalfRegister(p), low4 = _mm_set1_epi8(15);
@@ -247,6 +258,7 @@ struct DecodeQ3_K {
   using Format = Q3_K;
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 7;
+  static constexpr int kBias = 4;
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
     const SixteenScales scales(ScalesQ3K(p + 96), SplatHalf(p + 108));
@@ -256,7 +268,7 @@ struct DecodeQ3_K {
       const __m256i low = Bits(Load(p + 32 + i / 4 * 32), i % 4 * 2, 3);
       const __m256 scale = ScalesOf16(scales.v, i);
       f(i, _mm256_or_si256(low, _mm256_slli_epi16(Bits(high, i, 1), 2)), scale,
-        TimesMinus(4, scale));
+        TimesMinus(kBias, scale));
     }
   }
 };
@@ -265,6 +277,7 @@ struct DecodeIQ4_XS {
   using Format = IQ4_XS;
   static constexpr bool kSigned = true;
   static constexpr int kLargest = 127;
+  static constexpr int kBias = 0;
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
     const __m256i low = _mm256_srlv_epi32(_mm256_set1_epi32(static_cast<int>(Load32(p + 4))),

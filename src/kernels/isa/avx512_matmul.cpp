@@ -1,5 +1,6 @@
 // Matrix products for CPUs with AVX-512 F, BW, VL, DQ, VBMI and VNNI: the table, and which of the
 // two regimes (one token; several tokens) a call takes.
+#include "kernels/isa/avx512_matmul_dequantize.h"
 #include "kernels/isa/avx512_matmul_gemm.h"
 #include "kernels/isa/avx512_matmul_gemv.h"
 #include "kernels/isa/scalar_f32.h"
@@ -50,8 +51,11 @@ constexpr MatmulTable MakeTable() {
   table.act_bytes = &ActBytes;
   table.pack_act = &PackAct;
   table.scratch_bytes = &ScratchBytes;
-  FillF32Columns<Lanes16>(table);
+  SetF32<Lanes16, &DequantizeF32, true>(table, WeightType::kF32);
+  SetF32<Lanes16, &DequantizeHalves>(table, WeightType::kF16);
+  SetF32<Lanes16, &DequantizeBF16>(table, WeightType::kBF16);
   ForEachDecoder([&table]<typename Decoder>() {
+    SetF32<Lanes16, &DequantizeDecoded<Decoder>>(table, Decoder::Format::kType);
     table.matmul[static_cast<size_t>(Decoder::Format::kType)] = &Matmul<Decoder>;
   });
   return table;

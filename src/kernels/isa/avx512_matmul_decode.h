@@ -61,6 +61,8 @@ TAEL_INLINE __m512 SplatHalf(const uint8_t* p) {
   return _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<int16_t>(Load16(p))));
 }
 
+TAEL_INLINE __m512 Negate(__m512 v) { return _mm512_xor_ps(v, _mm512_set1_ps(-0.0f)); }
+
 // Lane l of a register of levels becomes the value of its 4-bit index.
 TAEL_INLINE __m512i Levels(__m512i nibbles) {
   alignas(16) static constexpr uint8_t kTable[16] = {1,   24,  45,  63,  79,  93,  106, 118,
@@ -300,7 +302,7 @@ TAEL_INLINE __m512 ScalesAndMinsK4(const uint8_t* b) {
   const __m128i bytes = _mm_set_epi64x(static_cast<long long>(uint64_t{m1} << 32 | m0),
                                        static_cast<long long>(uint64_t{s1} << 32 | s0));
   const __m512 d = SplatHalf(b);
-  const __m512 minus_dmin = _mm512_sub_ps(_mm512_setzero_ps(), SplatHalf(b + 2));
+  const __m512 minus_dmin = Negate(SplatHalf(b + 2));
   return _mm512_mul_ps(FloatsFromBytes(bytes), _mm512_mask_blend_ps(0xff00, d, minus_dmin));
 }
 
@@ -317,8 +319,9 @@ struct DecodeQ4_K {
   using Format = Q4_K;
   static constexpr int kBiasShift = 0;
   static constexpr size_t kGroups = 2;
+  static TAEL_INLINE __m512 RawScales(const uint8_t* p) { return ScalesAndMinsK4(p); }
   static TAEL_INLINE void Decode(WholeGroup, const uint8_t* p, Group* g) {
-    const __m512 scales = ScalesAndMinsK4(p);
+    const __m512 scales = RawScales(p);
     DecodeNibblesK(p + 16, g[0]);
     DecodeNibblesK(p + 80, g[1]);
     g[0].scale[0] = Spread<0, 1>(scales);
@@ -332,8 +335,9 @@ struct DecodeQ5_K {
   using Format = Q5_K;
   static constexpr int kBiasShift = 0;
   static constexpr size_t kGroups = 2;
+  static TAEL_INLINE __m512 RawScales(const uint8_t* p) { return ScalesAndMinsK4(p); }
   static TAEL_INLINE void Decode(WholeGroup, const uint8_t* p, Group* g) {
-    const __m512 scales = ScalesAndMinsK4(p);
+    const __m512 scales = RawScales(p);
     DecodeNibblesK(p + 48, g[0]);
     DecodeNibblesK(p + 112, g[1]);
     g[0].q[0] = AddPlane<0, 4>(g[0].q[0], p + 16);
@@ -359,9 +363,12 @@ struct DecodeQ6_K {
   using Format = Q6_K;
   static constexpr int kBiasShift = 5;
   static constexpr size_t kGroups = 2;
-  static TAEL_INLINE void Decode(WholeGroup, const uint8_t* p, Group* g) {
+  static TAEL_INLINE __m512 RawScales(const uint8_t* p) {
     const __m128i scales = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 192));
-    SpreadTwoScales(_mm512_mul_ps(FloatsFromBytes(scales), SplatHalf(p + 208)), g);
+    return _mm512_mul_ps(FloatsFromBytes(scales), SplatHalf(p + 208));
+  }
+  static TAEL_INLINE void Decode(WholeGroup, const uint8_t* p, Group* g) {
+    SpreadTwoScales(RawScales(p), g);
     const __m512i low4 = Splat(15), high2 = Splat(0x30);
 #pragma GCC unroll 2
     for (size_t h = 0; h < 2; ++h) {
@@ -387,14 +394,19 @@ struct DecodeQ2_K {
   using Format = Q2_K;
   static constexpr int kBiasShift = 0;
   static constexpr size_t kGroups = 2;
-  static TAEL_INLINE void Decode(WholeGroup, const uint8_t* p, Group* g) {
+  static TAEL_INLINE __m512 RawScales(const uint8_t* p) {
     const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    const __m128i low4 = _mm_set1_epi8(15);
-    const __m128i scale = _mm_and_si128(packed, low4);
-    const __m128i min = _mm_and_si128(_mm_srli_epi16(packed, 4), low4);
-    SpreadTwoScales(_mm512_mul_ps(FloatsFromBytes(scale), SplatHalf(p + 80)), g);
-    const __m512 minus_dmin = _mm512_sub_ps(_mm512_setzero_ps(), SplatHalf(p + 82));
-    const __m512 mins = _mm512_mul_ps(FloatsFromBytes(min), minus_dmin);
+    const __m128i low = _mm_and_si128(packed, _mm_set1_epi8(15));
+    return _mm512_mul_ps(FloatsFromBytes(low), SplatHalf(p + 80));
+  }
+  static TAEL_INLINE __m512 RawMins(const uint8_t* p) {
+    const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    const __m128i high = _mm_and_si128(_mm_srli_epi16(packed, 4), _mm_set1_epi8(15));
+    return _mm512_mul_ps(FloatsFromBytes(high), Negate(SplatHalf(p + 82)));
+  }
+  static TAEL_INLINE void Decode(WholeGroup, const uint8_t* p, Group* g) {
+    SpreadTwoScales(RawScales(p), g);
+    const __m512 mins = RawMins(p);
     g[0].min[0] = Spread<0, 2>(mins);
     g[0].min[1] = Spread<1, 2>(mins);
     g[1].min[0] = Spread<8, 2>(mins);
@@ -426,9 +438,11 @@ struct DecodeQ3_K {
   using Format = Q3_K;
   static constexpr int kBiasShift = 2;
   static constexpr size_t kGroups = 2;
+  static TAEL_INLINE __m512 RawScales(const uint8_t* p) {
+    return _mm512_mul_ps(FloatsFromBytes(ScalesQ3K(p + 96)), SplatHalf(p + 108));
+  }
   static TAEL_INLINE void Decode(WholeGroup, const uint8_t* p, Group* g) {
-    const __m512 scales = FloatsFromBytes(ScalesQ3K(p + 96));
-    SpreadTwoScales(_mm512_mul_ps(scales, SplatHalf(p + 108)), g);
+    SpreadTwoScales(RawScales(p), g);
     g[0].q[0] = AddPlane<0, 2>(DecodeTwoBits(p + 32), p);
     g[0].q[1] = AddPlane<0, 2>(DecodeTwoBits(p + 48), p + 16);
     g[1].q[0] = AddPlane<1, 2>(DecodeTwoBits(p + 64), p);
@@ -440,7 +454,7 @@ struct DecodeIQ4_XS {
   using Format = IQ4_XS;
   static constexpr int kBiasShift = 7;
   static constexpr size_t kGroups = 2;
-  static TAEL_INLINE void Decode(WholeGroup, const uint8_t* p, Group* g) {
+  static TAEL_INLINE __m512 RawScales(const uint8_t* p) {
     const __m256i low = _mm256_srlv_epi32(_mm256_set1_epi32(static_cast<int>(Load32(p + 4))),
                                           _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
     const __m256i high = _mm256_srlv_epi32(_mm256_set1_epi32(Load16(p + 2) << 4),
@@ -448,8 +462,10 @@ struct DecodeIQ4_XS {
     const __m256i scale = _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi32(15)),
                                           _mm256_and_si256(high, _mm256_set1_epi32(0x30)));
     const __m256i centred = _mm256_sub_epi32(scale, _mm256_set1_epi32(32));
-    const __m512 scales =
-        _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_castsi256_si512(centred)), SplatHalf(p));
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_castsi256_si512(centred)), SplatHalf(p));
+  }
+  static TAEL_INLINE void Decode(WholeGroup, const uint8_t* p, Group* g) {
+    const __m512 scales = RawScales(p);
     g[0].scale[0] = Spread<0, 1>(scales);
     g[1].scale[0] = Spread<4, 1>(scales);
 #pragma GCC unroll 2

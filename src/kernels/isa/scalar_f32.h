@@ -18,13 +18,15 @@
 namespace tael::kernels {
 namespace {
 
-// Dequantised rows that stay in the second-level cache while the tokens pass by.
-constexpr size_t kF32ScratchBytes = 192 << 10;
-
+// Dequantised rows that stay in cache while the tokens pass by: in the first level for a few
+// tokens, which read each row once or twice, in the second for many.
 template <typename Lanes>
-constexpr size_t F32RowsPerPass(size_t k) {
-  const size_t rows = kF32ScratchBytes / (k * sizeof(float)) / Lanes::kRows * Lanes::kRows;
-  return rows < Lanes::kRows ? Lanes::kRows : (rows > 64 ? 64 : rows);
+constexpr size_t F32RowsPerPass(size_t num_tokens, size_t k) {
+  if (num_tokens <= Lanes::kTokens) return Lanes::kRows;
+  constexpr size_t kScratchBytes = 192 << 10, kMostRows = 64;
+  const size_t tiles = kScratchBytes / (k * sizeof(float)) / Lanes::kRows;
+  const size_t most = kMostRows / Lanes::kRows;
+  return (tiles < 1 ? 1 : (tiles > most ? most : tiles)) * Lanes::kRows;
 }
 
 // One tile: y[t][r] for kRows x kTokens.
@@ -77,7 +79,7 @@ inline void F32Rows(const float* w, size_t num_rows, const float* x, size_t k, f
 // The product for one dequantiser; rows that are f32 already are read where they are.
 template <typename Lanes, DequantizeRowFn kDequantize, bool kInPlace>
 void MatmulF32(const MatmulCall& call) {
-  const size_t pass = F32RowsPerPass<Lanes>(call.k);
+  const size_t pass = F32RowsPerPass<Lanes>(call.num_tokens, call.k);
   const auto* x = reinterpret_cast<const float*>(call.act);
   for (size_t begin = call.row_begin; begin < call.row_end; begin += pass) {
     const size_t left = call.row_end - begin;
@@ -105,27 +107,30 @@ void MatmulF32(const MatmulCall& call) {
 
 // f32 weights with an odd row_bytes cannot occur (rows lie back to back), so kInPlace is safe.
 template <typename Lanes>
-size_t ScratchF32Bytes(WeightType type, size_t /*num_tokens*/, size_t k) {
+size_t ScratchF32Bytes(WeightType type, size_t num_tokens, size_t k) {
   if (type == WeightType::kF32) return 0;
-  return F32RowsPerPass<Lanes>(k) * k * sizeof(float);
+  return F32RowsPerPass<Lanes>(num_tokens, k) * k * sizeof(float);
 }
 
-// Fills in what every ISA does in the same way: the f32 products and dequantisation.
+// Sets the f32 product and the dequantiser of one type; they are one piece, because the product
+// dequantises. For types that are not quantised it is also the ordinary product.
+template <typename Lanes, DequantizeRowFn kDequantize, bool kInPlace = false>
+constexpr void SetF32(MatmulTable& table, WeightType type) {
+  const auto i = static_cast<size_t>(type);
+  table.matmul_f32[i] = &MatmulF32<Lanes, kDequantize, kInPlace>;
+  table.dequantize_row[i] = kDequantize;
+  if (IsFloatType(type)) table.matmul[i] = table.matmul_f32[i];
+  table.scratch_f32_bytes = &ScratchF32Bytes<Lanes>;
+}
+
+// The same for all types, with the plain dequantisers.
 template <typename Lanes>
 constexpr void FillF32Columns(MatmulTable& table) {
-  const auto set = [&table](WeightType type, MatmulFn matmul, DequantizeRowFn dequantize) {
-    const auto i = static_cast<size_t>(type);
-    table.matmul_f32[i] = matmul;
-    table.dequantize_row[i] = dequantize;
-    if (IsFloatType(type)) table.matmul[i] = matmul;
-  };
-  set(WeightType::kF32, &MatmulF32<Lanes, &DequantizeF32, true>, &DequantizeF32);
-  set(WeightType::kF16, &MatmulF32<Lanes, &DequantizeF16, false>, &DequantizeF16);
-  set(WeightType::kBF16, &MatmulF32<Lanes, &DequantizeBF16, false>, &DequantizeBF16);
-  ForEachFormat([&set]<typename Format>() {
-    set(Format::kType, &MatmulF32<Lanes, &DequantizeRow<Format>, false>, &DequantizeRow<Format>);
-  });
-  table.scratch_f32_bytes = &ScratchF32Bytes<Lanes>;
+  SetF32<Lanes, &DequantizeF32, true>(table, WeightType::kF32);
+  SetF32<Lanes, &DequantizeF16>(table, WeightType::kF16);
+  SetF32<Lanes, &DequantizeBF16>(table, WeightType::kBF16);
+  ForEachFormat(
+      [&table]<typename Format>() { SetF32<Lanes, &DequantizeRow<Format>>(table, Format::kType); });
 }
 
 }  // namespace
