@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <limits>
 #include <random>
 #include <thread>
@@ -197,6 +198,31 @@ TEST(MemoryBudget, TheSumNeverPassesTheLimitWhateverThreadsDo) {
   ledger = budget.Snapshot();
   EXPECT_EQ(ledger.reserved_bytes, 0u);
   EXPECT_EQ(ledger.used_bytes, 0u);
+}
+
+// More than half of the limit fits once. A check that is not one step with the addition lets two
+// in.
+TEST(MemoryBudget, OfManyThreadsOnlyOneHoldsMoreThanHalf) {
+  MemoryBudget budget(100);
+  std::atomic<int> holders{0};
+  std::atomic<int> most{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      // Long enough for threads to meet on a busy machine, too.
+      const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
+      for (int step = 0; step % 256 != 0 || std::chrono::steady_clock::now() < end; ++step) {
+        const Result<Reservation> got = budget.Reserve(MemoryTag::kKv, 51);
+        if (!got) continue;
+        const int now = holders.fetch_add(1) + 1;
+        if (now > most.load()) most = now;
+        holders.fetch_sub(1);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(most.load(), 1);
+  EXPECT_EQ(budget.Snapshot().high_water_bytes, 51u);
 }
 
 TEST(MemoryBudgetDeathTest, ALeakedReservationIsABug) {
