@@ -10,9 +10,7 @@ namespace tael::text {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
 
 std::unique_ptr<ChatTemplate> Make(std::string source, std::vector<std::string> spellings = {
