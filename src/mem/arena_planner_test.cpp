@@ -34,8 +34,8 @@ TEST(ArenaPlanner, LiveBuffersNeverShareBytes) {
     std::vector<BufferLifetime> buffers(2 + rng() % 20);
     for (BufferLifetime& buffer : buffers) {
       buffer.bytes = rng() % 5000;
-      buffer.first_op = rng() % 12;
-      buffer.last_op = buffer.first_op + rng() % 6;
+      buffer.first_op = static_cast<uint32_t>(rng() % 12);
+      buffer.last_op = buffer.first_op + static_cast<uint32_t>(rng() % 6);
     }
     const ArenaPlan plan = PlanArena(buffers);
     EXPECT_GE(plan.total_bytes, plan.peak_live_bytes);
