@@ -54,9 +54,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
       engine->forward_,
       exec::Forward::Create(*engine->model_, engine->plan_.geometry, *engine->team_,
                             engine->plan_.workspace, *engine->budget_));
-  // Pages that are in the page cache already are mapped now: read by first touch they come at
-  // about 1 GB/s (KERNELS section 4).
-  engine->model_->mapping().Populate(0, engine->model_->weights_bytes());
+  engine->PopulateWeights(options);
   engine->weights_.SetUsed(engine->weights_.bytes());
   return engine;
 }
@@ -75,7 +73,24 @@ Status Engine::Reserve() {
   return {};
 }
 
-Session Engine::NewSession() { return {*this, kv::Sequence(plan_.geometry, *pool_)}; }
+// Pages that are in the page cache already are mapped now: read by first touch they come at about
+// 1 GB/s (KERNELS section 4). In pieces, so that somebody can watch.
+void Engine::PopulateWeights(const EngineOptions& options) {
+  constexpr uint64_t kPieceBytes = uint64_t{32} << 20;
+  const uint64_t total = model_->weights_bytes();
+  for (uint64_t done = 0; done < total;) {
+    const uint64_t bytes = std::min(kPieceBytes, total - done);
+    model_->mapping().Populate(done, bytes);
+    done += bytes;
+    if (options.on_load) options.on_load(done, total);
+  }
+}
+
+Session Engine::NewSession() {
+  kv::Sequence sequence(plan_.geometry, *pool_);
+  sequence.ReserveTables(context_length());  // decoding allocates nothing
+  return {*this, std::move(sequence)};
+}
 
 Status Session::Feed(std::span<const TokenId> tokens, const FeedOptions& options, Sink sink) {
   return Feed(tokens, options, sink, [](uint32_t) {});

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -37,6 +38,8 @@ struct EngineOptions {
   uint32_t logit_rows = 1;
   exec::Compute compute = exec::Compute::kFast;
   std::optional<kernels::KvType> kv_type = {};  // none: f16, or f32 with kReference
+  // Told while the file's pages are mapped.
+  std::function<void(uint64_t done_bytes, uint64_t total_bytes)> on_load = {};
 };
 
 class Session;
@@ -54,6 +57,7 @@ class Engine {
   uint32_t context_length() const { return plan_.context_length; }
   size_t num_threads() const { return team_->size(); }
   mem::LedgerSnapshot Ledger() const { return budget_->Snapshot(); }
+  mem::MemoryBudget& budget() const { return *budget_; }
   const kv::BlockPool& pool() const { return *pool_; }
 
   Session NewSession();
@@ -62,6 +66,7 @@ class Engine {
   friend class Session;
   Engine() = default;
   Status Reserve();
+  void PopulateWeights(const EngineOptions& options);
 
   // Members are destroyed bottom up: whoever holds a reservation goes before the budget.
   std::unique_ptr<mem::MemoryBudget> budget_;
@@ -82,6 +87,7 @@ struct FeedOptions {
 // One conversation: the tokens' KV, and nothing else. Move-only; its engine outlives it.
 class Session {
  public:
+  const Engine& engine() const { return *engine_; }
   uint32_t length() const { return sequence_.length(); }
   uint32_t remaining() const { return engine_->context_length() - length(); }
 
@@ -97,8 +103,10 @@ class Session {
               Progress progress);
   Status Feed(std::span<const TokenId> tokens, const FeedOptions& options, Sink sink);
 
-  // Forgets tokens from the end. Requires: length <= length().
+  // Forgets tokens from the end. Requires: CanTruncate(length).
   void Truncate(uint32_t length) { sequence_.Truncate(length); }
+  // False where a sliding window has moved past keys that the next token would look at.
+  bool CanTruncate(uint32_t length) const { return sequence_.CanTruncate(length); }
   const kv::Sequence& sequence() const { return sequence_; }
 
  private:

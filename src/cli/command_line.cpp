@@ -1,0 +1,263 @@
+#include "cli/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <functional>
+
+#include "base/units.h"
+#include "exec/thread_team.h"
+
+namespace tael::cli {
+namespace {
+
+constexpr const char* kVersion = "tael 0.1.0";
+
+// A flag whose text is turned into a value by one of our own parsers.
+template <class T>
+CLI::Option* AddParsed(CLI::App* app, const std::string& name, const std::string& help,
+                       std::function<Result<T>(const std::string&)> parse,
+                       std::function<void(T)> store) {
+  return app->add_option_function<std::string>(
+      name,
+      [name, parse, store](const std::string& text) {
+        Result<T> value = parse(text);
+        if (!value) throw CLI::ValidationError(name, value.error().Message());
+        store(*std::move(value));
+      },
+      help);
+}
+
+Result<uint64_t> ParseBudget(const std::string& text) {
+  if (text == "auto") return uint64_t{0};
+  TAEL_ASSIGN_OR_RETURN(const uint64_t bytes, ParseSize(text));
+  if (bytes == 0) {
+    return Error{ErrorCode::kInvalidArgument, "a budget of 0 bytes",
+                 "give a size, or auto for what the system can spare"};
+  }
+  return bytes;
+}
+
+Result<std::optional<kernels::KvType>> ParseKvType(const std::string& text) {
+  using Type = std::optional<kernels::KvType>;
+  if (text == "auto") return Type{};
+  if (text == "f16") return Type{kernels::KvType::kF16};
+  if (text == "f32") return Type{kernels::KvType::kF32};
+  if (text == "q8" || text == "k8v4") {
+    return Error{ErrorCode::kInvalidArgument, "this KV type is not built yet",
+                 text + "; use f16, f32 or auto"};
+  }
+  return Error{ErrorCode::kInvalidArgument, "unknown KV type", text + "; use f16, f32 or auto"};
+}
+
+Result<exec::Compute> ParseCompute(const std::string& text) {
+  if (text == "fast") return exec::Compute::kFast;
+  if (text == "reference") return exec::Compute::kReference;
+  return Error{ErrorCode::kInvalidArgument, "unknown way to compute",
+               text + "; use fast or reference"};
+}
+
+void AddOutputFlags(CLI::App* app, OutputFlags& output) {
+  app->add_flag("--json", output.json, "One JSON object on stdout, for machines");
+  app->add_flag("-v,--verbose", output.verbose, "More on stderr: memory, timings");
+}
+
+void AddModelPath(CLI::App* app, std::string& path) {
+  app->add_option("-m,--model", path, "Model file (GGUF)")->required()->type_name("FILE");
+}
+
+void AddTextFlags(CLI::App* app, TextFlags& text, const std::string& what) {
+  auto* given = app->add_option("-p,--prompt", text.text, what + "; without -p and -f, stdin");
+  given->type_name("TEXT");
+  app->add_option("-f,--file", text.file, "The same, from a file, byte for byte")
+      ->type_name("FILE")
+      ->excludes(given);
+}
+
+void AddModelFlags(CLI::App* app, ModelFlags& model) {
+  AddModelPath(app, model.path);
+  AddParsed<uint64_t>(app, "--budget",
+                      "Memory cap: 600M, 1.8G, 512Mi, bytes; auto: what the system can spare",
+                      ParseBudget, [&model](uint64_t bytes) { model.budget_bytes = bytes; })
+      ->type_name("SIZE");
+  app->add_option("--threads", model.threads, "Threads; default: every usable CPU")
+      ->check(CLI::Range(uint32_t{1}, static_cast<uint32_t>(exec::ThreadTeam::kMaxThreads)))
+      ->type_name("N");
+  app->add_option("--ctx", model.context, "Tokens of context; default: min(trained, what fits)")
+      ->check(CLI::Range(uint32_t{1}, uint32_t{1} << 30))
+      ->type_name("N");
+  AddParsed<std::optional<kernels::KvType>>(
+      app, "--kv-type", "How keys and values are stored: f16, f32 or auto", ParseKvType,
+      [&model](std::optional<kernels::KvType> type) { model.kv_type = type; })
+      ->type_name("TYPE");
+  AddParsed<exec::Compute>(app, "--compute",
+                           "fast (8-bit activations) or reference (f32 activations)", ParseCompute,
+                           [&model](exec::Compute compute) { model.compute = compute; })
+      ->type_name("HOW");
+}
+
+void AddSamplingFlags(CLI::App* app, SamplingFlags& sampling) {
+  sample::SamplerOptions& s = sampling.sampler;
+  app->add_option("--seed", sampling.seed, "Same seed, same text; default: random, and printed")
+      ->type_name("N");
+  app->add_option("--temp", s.temperature, "Temperature; 0 is greedy")->capture_default_str();
+  app->add_option("--top-k", s.top_k, "Only the k likeliest tokens; 0: off")->capture_default_str();
+  app->add_option("--top-p", s.top_p, "The likeliest tokens that make up p; 1: off")
+      ->capture_default_str();
+  app->add_option("--min-p", s.min_p, "At least p times as likely as the likeliest; 0: off")
+      ->capture_default_str();
+  app->add_option("--repeat-penalty", s.repeat_penalty, "Of tokens seen lately; 1: off")
+      ->capture_default_str();
+  app->add_option("--stop", sampling.stop, "Ends the answer before this text; may be repeated")
+      ->type_name("TEXT")
+      ->type_size(1)
+      ->allow_extra_args(false)
+      ->check([](const std::string& text) {
+        return text.empty() ? std::string("a stop string must not be empty") : std::string();
+      });
+  app->add_flag("--ignore-eos", sampling.ignore_eos, "Go on after an end-of-text token");
+}
+
+// Registers a command; its options live in `slot` when the command is the one that was given.
+template <class Options>
+CLI::App* AddCommand(CLI::App& app, CommandOptions& chosen, const char* name, const char* help,
+                     const char* example, std::shared_ptr<Options> options) {
+  CLI::App* command = app.add_subcommand(name, help);
+  command->footer(std::string("Example:\n  ") + example);
+  command->callback([&chosen, options] { chosen = *options; });
+  AddOutputFlags(command, options->output);
+  return command;
+}
+
+void AddRun(CLI::App& app, CommandOptions& chosen) {
+  auto options = std::make_shared<RunOptions>();
+  CLI::App* run = AddCommand(app, chosen, "run", "Answer one prompt",
+                             "tael run -m model.gguf -p \"Why is the sky blue?\" -n 200", options);
+  AddModelFlags(run, options->model);
+  AddSamplingFlags(run, options->sampling);
+  AddTextFlags(run, options->prompt, "The prompt");
+  run->add_option("-n,--max-tokens", options->max_tokens, "Tokens of the answer at most")
+      ->capture_default_str()
+      ->type_name("N");
+  run->add_flag("--raw", options->raw,
+                "Continue the prompt as it is, control tokens parsed: no chat template");
+  run->add_option("--logprobs", options->logprobs, "With --json: the K likeliest at each token")
+      ->check(CLI::Range(uint32_t{0}, uint32_t{1000}))
+      ->type_name("K");
+  run->add_option("--prompt-tokens", options->prompt_tokens,
+                  "The prompt as a JSON array of ids; nothing is added")
+      ->type_name("IDS")
+      ->excludes("--prompt")
+      ->excludes("--file");
+  run->add_option("--force-tokens", options->force_tokens,
+                  "Teacher forcing: these ids are the answer")
+      ->type_name("IDS");
+}
+
+void AddChat(CLI::App& app, CommandOptions& chosen) {
+  auto options = std::make_shared<ChatOptions>();
+  CLI::App* chat = AddCommand(app, chosen, "chat", "Talk, turn by turn",
+                              "tael chat -m model.gguf --system \"Be brief.\"", options);
+  AddModelFlags(chat, options->model);
+  AddSamplingFlags(chat, options->sampling);
+  chat->add_option("--system", options->system, "What the model is told first")->type_name("TEXT");
+  chat->add_option("-n,--max-tokens", options->max_tokens,
+                   "Tokens of an answer at most; default: what the context holds")
+      ->type_name("N");
+}
+
+void AddTokenize(CLI::App& app, CommandOptions& chosen) {
+  auto options = std::make_shared<TokenizeOptions>();
+  CLI::App* tokenize = AddCommand(app, chosen, "tokenize", "Turn text into token ids, or back",
+                                  "tael tokenize -m model.gguf -p \"Hello\"\n"
+                                  "  tael tokenize -m model.gguf --decode 19556 28 905",
+                                  options);
+  AddModelPath(tokenize, options->model_path);
+  AddTextFlags(tokenize, options->text, "The text (with --decode: ids)");
+  tokenize->add_flag("--decode", options->decode, "Ids to text");
+  tokenize->add_flag("--plain", options->plain, "Control tokens in the text are text");
+  tokenize->add_flag("--bos", options->bos, "Put the begin-of-text token in front");
+  tokenize->add_option("ids", options->ids, "With --decode: ids, or a JSON array of them");
+}
+
+void AddInspect(CLI::App& app, CommandOptions& chosen) {
+  auto options = std::make_shared<InspectOptions>();
+  CLI::App* inspect = AddCommand(app, chosen, "inspect", "Show what a model file holds",
+                                 "tael inspect -m model.gguf", options);
+  AddModelPath(inspect, options->model_path);
+}
+
+void AddBench(CLI::App& app, CommandOptions& chosen) {
+  auto options = std::make_shared<BenchOptions>();
+  CLI::App* bench = AddCommand(app, chosen, "bench", "Measure speed and memory",
+                               "tael bench -m model.gguf -p 512 -n 64 --threads 2", options);
+  AddModelFlags(bench, options->model);
+  bench->add_option("-p,--prompt-tokens", options->prompt_tokens, "Tokens of the prompt")
+      ->capture_default_str()
+      ->check(CLI::Range(uint32_t{1}, uint32_t{1} << 30))
+      ->type_name("N");
+  bench->add_option("-n,--max-tokens", options->max_tokens, "Tokens decoded after it")
+      ->capture_default_str()
+      ->check(CLI::Range(uint32_t{1}, uint32_t{1} << 30))
+      ->type_name("N");
+  bench->add_option("-r,--repeats", options->repeats, "Timed runs; medians are shown")
+      ->capture_default_str()
+      ->check(CLI::Range(uint32_t{1}, uint32_t{1000}))
+      ->type_name("N");
+}
+
+void AddEval(CLI::App& app, CommandOptions& chosen) {
+  auto options = std::make_shared<EvalOptions>();
+  CLI::App* eval =
+      AddCommand(app, chosen, "eval", "Measure perplexity",
+                 "tael eval -m model.gguf -f text.txt --ctx 512 --tokens 8192", options);
+  AddModelFlags(eval, options->model);
+  auto* text = eval->add_option("-f,--file", options->text_file, "Text to evaluate");
+  text->type_name("FILE");
+  eval->add_option("--ids", options->ids_file, "A JSON array of ids instead; nothing is added")
+      ->type_name("FILE")
+      ->excludes(text);
+  eval->add_option("--tokens", options->max_tokens, "Only the first N tokens of it")
+      ->check(CLI::Range(uint32_t{2}, uint32_t{1} << 30))
+      ->type_name("N");
+  eval->add_option("--score-from", options->score_from,
+                   "First position of a chunk that is scored; default: half of the context")
+      ->type_name("N");
+}
+
+Error Usage(const std::string& message) {
+  return Error{ErrorCode::kInvalidArgument, "command line", message + " (tael --help)"};
+}
+
+}  // namespace
+
+Result<std::variant<CommandOptions, HelpText>> ParseCommandLine(int argc, char** argv) {
+  using Parsed = std::variant<CommandOptions, HelpText>;
+  try {
+    CLI::App app("Small language models inside a hard memory budget", "tael");
+    CommandOptions chosen;
+    app.require_subcommand(1);
+    app.set_version_flag("--version", kVersion);
+    AddRun(app, chosen);
+    AddChat(app, chosen);
+    AddTokenize(app, chosen);
+    AddInspect(app, chosen);
+    AddBench(app, chosen);
+    AddEval(app, chosen);
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::CallForVersion&) {
+      return Parsed{HelpText{std::string(kVersion) + "\n"}};
+    } catch (const CLI::CallForHelp&) {
+      return Parsed{HelpText{app.help()}};
+    } catch (const CLI::CallForAllHelp&) {
+      return Parsed{HelpText{app.help("", CLI::AppFormatMode::All)}};
+    } catch (const CLI::ParseError& error) {
+      return Usage(error.what());
+    }
+    return Parsed{std::move(chosen)};
+  } catch (const std::exception& error) {  // a mistake in the flags' declaration
+    return Error{ErrorCode::kInternal, "command line", error.what()};
+  }
+}
+
+}  // namespace tael::cli

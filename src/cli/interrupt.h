@@ -1,0 +1,21 @@
+// Ctrl-C: a flag that long work looks at, and a file descriptor that waiting code polls.
+#pragma once
+
+#include <atomic>
+
+namespace tael::cli {
+
+enum class OnRepeat { kEndProcess, kCountAgain };
+
+// Installs the SIGINT handler. With kEndProcess a second Ctrl-C ends the process at once, in case
+// the work does not get round to looking.
+void CatchInterrupts(OnRepeat on_repeat);
+
+// Set by Ctrl-C until ClearInterrupt().
+const std::atomic<bool>& Interrupted();
+void ClearInterrupt();
+
+// Readable while an interrupt is pending; -1 before CatchInterrupts().
+int InterruptDescriptor();
+
+}  // namespace tael::cli

@@ -1,0 +1,34 @@
+// Loads a model as the flags say, with progress on a terminal.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "base/result.h"
+#include "cli/options.h"
+#include "engine/engine.h"
+
+namespace tael::cli {
+
+struct LoadedEngine {
+  std::unique_ptr<engine::Engine> engine;
+  double load_ms = 0;
+};
+
+// `options` holds what a command wants beyond the flags (rows of logits, a context of its own).
+// Warns when TAEL_FORCE_ISA names kernels that are not there.
+Result<LoadedEngine> LoadEngine(const ModelFlags& flags, engine::EngineOptions options = {});
+
+// Seconds and the like, since some moment.
+class Stopwatch {
+ public:
+  double milliseconds() const {
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start_)
+        .count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace tael::cli

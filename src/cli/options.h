@@ -1,0 +1,103 @@
+// What the command line says, as plain values: command_line.cpp fills them in, the commands use
+// them. One struct per command; flags that several commands share have structs of their own.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "exec/workspace.h"
+#include "kernels/kernels.h"
+#include "sample/sampler.h"
+
+namespace tael::cli {
+
+struct OutputFlags {
+  bool json = false;
+  bool verbose = false;
+};
+
+struct ModelFlags {
+  std::string path;
+  uint64_t budget_bytes = 0;  // 0: auto
+  uint32_t threads = 0;       // 0: every usable CPU
+  uint32_t context = 0;       // 0: min(trained, what fits)
+  exec::Compute compute = exec::Compute::kFast;
+  std::optional<kernels::KvType> kv_type;  // none: auto
+};
+
+struct SamplingFlags {
+  sample::SamplerOptions sampler;
+  std::optional<uint64_t> seed;  // none: random, and printed
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+};
+
+// Where text comes from: -p, -f or standard input.
+struct TextFlags {
+  std::optional<std::string> text;
+  std::optional<std::string> file;
+};
+
+struct RunOptions {
+  OutputFlags output;
+  ModelFlags model;
+  SamplingFlags sampling;
+  TextFlags prompt;
+  uint32_t max_tokens = 128;
+  bool raw = false;
+  std::optional<uint32_t> logprobs;
+  std::optional<std::string> prompt_tokens;  // JSON arrays of ids
+  std::optional<std::string> force_tokens;
+};
+
+struct ChatOptions {
+  OutputFlags output;
+  ModelFlags model;
+  SamplingFlags sampling;
+  std::string system;
+  std::optional<uint32_t> max_tokens;  // none: until the model ends, or the context does
+};
+
+struct TokenizeOptions {
+  OutputFlags output;
+  std::string model_path;
+  TextFlags text;
+  std::vector<std::string> ids;  // for decode
+  bool decode = false;
+  bool plain = false;
+  bool bos = false;
+};
+
+struct InspectOptions {
+  OutputFlags output;
+  std::string model_path;
+};
+
+struct BenchOptions {
+  OutputFlags output;
+  ModelFlags model;
+  uint32_t prompt_tokens = 512;
+  uint32_t max_tokens = 64;
+  uint32_t repeats = 3;
+};
+
+struct EvalOptions {
+  OutputFlags output;
+  ModelFlags model;
+  std::optional<std::string> text_file;
+  std::optional<std::string> ids_file;
+  std::optional<uint32_t> max_tokens;
+  std::optional<uint32_t> score_from;
+};
+
+using CommandOptions = std::variant<RunOptions, ChatOptions, TokenizeOptions, InspectOptions,
+                                    BenchOptions, EvalOptions>;
+
+inline const OutputFlags& OutputOf(const CommandOptions& options) {
+  return std::visit([](const auto& o) -> const OutputFlags& { return o.output; }, options);
+}
+
+}  // namespace tael::cli

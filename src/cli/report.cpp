@@ -1,0 +1,121 @@
+#include "cli/report.h"
+
+#include <cmath>
+#include <cstdio>
+
+#include "base/units.h"
+#include "cli/terminal.h"
+#include "mem/process_memory.h"
+
+namespace tael::cli {
+namespace {
+
+double Rounded(double value, double unit) { return std::round(value / unit) * unit; }
+
+mem::ProcessMemory ProcessMemoryOrZero() {
+  const auto memory = mem::ReadProcessMemory();
+  return memory ? *memory : mem::ProcessMemory{};
+}
+
+}  // namespace
+
+Status PrintJson(const Json& object) {
+  const std::string text = object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  if (Print(text)) return {};
+  return Error{ErrorCode::kInternal, "standard output could not be written", ""};
+}
+
+void PrintError(const Error& error, bool json) {
+  if (json) {
+    const Json object = {{"error", {{"code", ToString(error.code)}, {"message", error.Message()}}}};
+    if (PrintJson(object)) return;
+  }
+  Note(error.Message());
+}
+
+Json IdsToJson(std::span<const TokenId> ids) {
+  Json list = Json::array();
+  for (TokenId id : ids) list.push_back(ToInt(id));
+  return list;
+}
+
+Json TimingsToJson(const engine::Timings& timings) {
+  return {{"prefill_tps", Rounded(timings.prefill_tps, 0.01)},
+          {"decode_tps", Rounded(timings.decode_tps, 0.01)},
+          {"ttft_ms", Rounded(timings.ttft_ms, 0.001)}};
+}
+
+Json LogProbsToJson(const engine::GenerateResult& result) {
+  Json list = Json::array();
+  for (size_t i = 0; i < result.logprobs.size(); ++i) {
+    Json top = Json::array();
+    for (const sample::TokenLogProb& entry : result.logprobs[i].top) {
+      top.push_back({ToInt(entry.id), entry.logprob});
+    }
+    list.push_back({{"id", ToInt(result.tokens[i])},
+                    {"logprob", result.logprobs[i].logprob},
+                    {"top", std::move(top)}});
+  }
+  return list;
+}
+
+Json MemoryToJson(const engine::Engine& engine) {
+  const mem::LedgerSnapshot ledger = engine.Ledger();
+  const mem::ProcessMemory process = ProcessMemoryOrZero();
+  Json used = Json::object(), reserved = Json::object();
+  for (size_t i = 0; i < ledger.parts.size(); ++i) {
+    const std::string tag(ToString(static_cast<mem::MemoryTag>(i)));
+    used[tag] = ledger.parts[i].used_bytes;
+    reserved[tag] = ledger.parts[i].reserved_bytes;
+  }
+  return {{"budget_bytes", ledger.limit_bytes},
+          {"used_bytes", ledger.used_bytes},
+          {"reserved_bytes", ledger.reserved_bytes},
+          {"high_water_bytes", ledger.high_water_bytes},
+          {"rss_anon_bytes", process.rss_anon_bytes},
+          {"rss_file_bytes", process.rss_file_bytes},
+          {"parts", std::move(used)},
+          {"parts_reserved", std::move(reserved)}};
+}
+
+std::string MemoryTable(const engine::Engine& engine) {
+  const mem::LedgerSnapshot ledger = engine.Ledger();
+  char row[128];
+  const auto format = [&row](std::string_view name, uint64_t used, uint64_t reserved,
+                             uint64_t high) {
+    std::snprintf(row, sizeof row, "%-12.*s %10s %10s %10s\n", static_cast<int>(name.size()),
+                  name.data(), FormatSize(used).c_str(), FormatSize(reserved).c_str(),
+                  FormatSize(high).c_str());
+    return std::string(row);
+  };
+  std::snprintf(row, sizeof row, "%-12s %10s %10s %10s\n", "", "used", "reserved", "high water");
+  std::string table = row;
+  for (size_t i = 0; i < ledger.parts.size(); ++i) {
+    const mem::LedgerPart& part = ledger.parts[i];
+    if (part.high_water_bytes == 0) continue;
+    table += format(ToString(static_cast<mem::MemoryTag>(i)), part.used_bytes, part.reserved_bytes,
+                    part.high_water_bytes);
+  }
+  table += format("sum", ledger.used_bytes, ledger.reserved_bytes, ledger.high_water_bytes);
+  const mem::ProcessMemory process = ProcessMemoryOrZero();
+  return table + "budget " + FormatSize(ledger.limit_bytes) + "; the kernel counts " +
+         FormatSize(process.rss_anon_bytes) + " anonymous, " + FormatSize(process.rss_file_bytes) +
+         " of files\n";
+}
+
+std::string MemoryLine(const engine::Engine& engine) {
+  const mem::LedgerSnapshot ledger = engine.Ledger();
+  const mem::ProcessMemory process = ProcessMemoryOrZero();
+  return "memory: budget " + FormatSize(ledger.limit_bytes) + ", reserved " +
+         FormatSize(ledger.reserved_bytes) + ", used " + FormatSize(ledger.used_bytes) +
+         "; anonymous " + FormatSize(process.rss_anon_bytes) + ", files " +
+         FormatSize(process.rss_file_bytes);
+}
+
+std::string Format(double value, int decimals) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", decimals, value);
+  return text;
+}
+
+}  // namespace tael::cli

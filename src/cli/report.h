@@ -1,0 +1,35 @@
+// What commands say: JSON objects with the keys that scripts rely on, and tables for people.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/result.h"
+#include "engine/engine.h"
+#include "engine/generation.h"
+
+namespace tael::cli {
+
+using Json = nlohmann::ordered_json;
+
+// One object and a newline on stdout; bytes that are not UTF-8 become U+FFFD.
+Status PrintJson(const Json& object);
+
+// An error, on stdout as {"error": ...} with `json`, else on stderr.
+void PrintError(const Error& error, bool json);
+
+Json IdsToJson(std::span<const TokenId> ids);
+Json TimingsToJson(const engine::Timings& timings);
+Json LogProbsToJson(const engine::GenerateResult& result);
+
+// The ledger, and what the kernel says of this process. `parts`: tag -> bytes in use;
+// `parts_reserved`: tag -> bytes promised.
+Json MemoryToJson(const engine::Engine& engine);
+
+std::string MemoryTable(const engine::Engine& engine);
+std::string MemoryLine(const engine::Engine& engine);
+
+// "%.1f" and the like.
+std::string Format(double value, int decimals);
+
+}  // namespace tael::cli

@@ -1,0 +1,70 @@
+#include "cli/terminal.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+#include "cli/interrupt.h"
+
+namespace tael::cli {
+namespace {
+
+constexpr std::chrono::milliseconds kPatience{300};  // work shorter than this shows nothing
+constexpr std::chrono::milliseconds kInterval{100};
+
+}  // namespace
+
+Progress::Progress(std::string label)
+    : label_(std::move(label)), enabled_(isatty(STDERR_FILENO) != 0) {}
+
+void Progress::Show(uint64_t done, uint64_t total, std::string_view extra) {
+  const Clock::time_point now = Clock::now();
+  if (!enabled_ || now - start_ < kPatience || now - last_shown_ < kInterval) return;
+  last_shown_ = now;
+  visible_ = true;
+  const uint64_t percent = total == 0 ? 0 : done * 100 / total;
+  std::fprintf(stderr, "\r\033[K%s %d %%%.*s", label_.c_str(), static_cast<int>(percent),
+               static_cast<int>(extra.size()), extra.data());
+  std::fflush(stderr);
+}
+
+void Progress::Clear() {
+  if (!visible_) return;
+  visible_ = false;
+  std::fputs("\r\033[K", stderr);
+  std::fflush(stderr);
+}
+
+void Note(std::string_view text) {
+  std::fprintf(stderr, "tael: %.*s\n", static_cast<int>(text.size()), text.data());
+}
+
+bool Print(std::string_view text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  return std::fflush(stdout) == 0 && written;
+}
+
+LineReader::Outcome LineReader::Read(std::string& line) {
+  for (;;) {
+    const size_t newline = buffer_.find('\n');
+    if (newline != std::string::npos || (end_ && !buffer_.empty())) {
+      line = buffer_.substr(0, newline);
+      buffer_.erase(0, newline == std::string::npos ? newline : newline + 1);
+      return Outcome::kLine;
+    }
+    if (end_) return Outcome::kEnd;
+    pollfd waiting[2] = {{STDIN_FILENO, POLLIN, 0}, {InterruptDescriptor(), POLLIN, 0}};
+    if (poll(waiting, 2, -1) < 0 && errno != EINTR) return Outcome::kEnd;
+    if (Interrupted().load()) return Outcome::kInterrupted;
+    if (waiting[0].revents == 0) continue;
+    char bytes[4096];
+    const ssize_t count = read(STDIN_FILENO, bytes, sizeof bytes);
+    if (count > 0) buffer_.append(bytes, static_cast<size_t>(count));
+    if (count == 0 || (count < 0 && errno != EINTR && errno != EAGAIN)) end_ = true;
+  }
+}
+
+}  // namespace tael::cli
