@@ -77,11 +77,11 @@ struct Avx2 {
 
   // Register tiles (16 registers). Scores: 2 * rows * blocks accumulators, two vectors of keys per
   // block and a broadcast q.
-  static constexpr int kMaxScoreRows = 6;
-  static constexpr int ScoreBlocks(int rows) { return rows <= 2 ? 2 : 1; }
+  static constexpr size_t kMaxScoreRows = 6;
+  static constexpr size_t ScoreBlocks(size_t rows) { return rows <= 2 ? 2 : 1; }
   // Values: rows x vectors accumulators and the weights of a token, or the vectors of V.
-  static constexpr int kMaxValueRows = 6;
-  static constexpr int ValueVectors(int rows) { return rows <= 3 ? 4 : 2; }
+  static constexpr size_t kMaxValueRows = 6;
+  static constexpr size_t ValueVectors(size_t rows) { return rows <= 3 ? 4 : 2; }
 };
 
 }  // namespace

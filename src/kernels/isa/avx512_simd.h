@@ -76,11 +76,11 @@ struct Avx512 {
 
   // Register tiles (32 registers). Scores: rows x blocks accumulators, a vector of keys per block
   // and a broadcast q; two blocks at least, so that 3 rows fill the latency of an FMA.
-  static constexpr int kMaxScoreRows = 12;
-  static constexpr int ScoreBlocks(int rows) { return rows <= 2 ? 4 : 2; }
+  static constexpr size_t kMaxScoreRows = 12;
+  static constexpr size_t ScoreBlocks(size_t rows) { return rows <= 2 ? 4 : 2; }
   // Values: rows x vectors accumulators, the vectors of V and a broadcast weight.
-  static constexpr int kMaxValueRows = 7;
-  static constexpr int ValueVectors(int rows) { return rows <= 7 ? 4 : 2; }
+  static constexpr size_t kMaxValueRows = 7;
+  static constexpr size_t ValueVectors(size_t rows) { return rows <= 7 ? 4 : 2; }
 };
 
 }  // namespace

@@ -66,11 +66,11 @@ struct Neon {
 
   // Register tiles (32 registers). Scores: 4 * rows * blocks accumulators, four vectors of keys per
   // block and a broadcast q; at least 8 accumulators, to fill two pipes of latency 4.
-  static constexpr int kMaxScoreRows = 6;
-  static constexpr int ScoreBlocks(int rows) { return rows <= 1 ? 2 : 1; }
+  static constexpr size_t kMaxScoreRows = 6;
+  static constexpr size_t ScoreBlocks(size_t rows) { return rows <= 1 ? 2 : 1; }
   // Values: rows x vectors accumulators, the vectors of V and a broadcast weight.
-  static constexpr int kMaxValueRows = 6;
-  static constexpr int ValueVectors(int /*rows*/) { return 4; }
+  static constexpr size_t kMaxValueRows = 6;
+  static constexpr size_t ValueVectors(size_t /*rows*/) { return 4; }
 };
 
 }  // namespace

@@ -16,11 +16,7 @@
 
 // Over a constant count: an array of accumulators stays in memory, at less than half the speed,
 // unless its loops are gone before the compiler assigns registers.
-#if defined(__clang__)
-#define TAEL_UNROLL _Pragma("unroll")
-#else
 #define TAEL_UNROLL _Pragma("GCC unroll 16")
-#endif
 
 namespace tael::kernels {
 namespace {
@@ -83,7 +79,7 @@ struct Rows {
   size_t count;
 };
 
-template <int kMax>
+template <size_t kMax>
 size_t NumRowTiles(size_t num_rows) {
   return (num_rows + kMax - 1) / kMax;
 }
@@ -101,82 +97,81 @@ const typename E::Type* Tile(const AttendCall& call, size_t block) {
 }
 
 // sum[row][key vector] += q[row] * K of one dimension.
-template <typename S, typename E, int kRows, int kKeys>
+template <typename S, typename E, size_t kRows, size_t kKeys>
 inline __attribute__((always_inline)) void AddDimension(
     const typename E::Type* const (&keys)[kKeys], const float* q, size_t stride, size_t d,
     typename S::Vec (&sum)[kRows][kKeys]) {
   typename S::Vec key[kKeys];
   TAEL_UNROLL
-  for (int i = 0; i < kKeys; ++i) key[i] = E::Load(keys[i] + d * kBlockTokens);
+  for (size_t i = 0; i < kKeys; ++i) key[i] = E::Load(keys[i] + d * kBlockTokens);
   TAEL_UNROLL
-  for (int r = 0; r < kRows; ++r) {
+  for (size_t r = 0; r < kRows; ++r) {
     const auto query = S::Set1(q[r * stride + d]);
     TAEL_UNROLL
-    for (int i = 0; i < kKeys; ++i) sum[r][i] = S::Fma(key[i], query, sum[r][i]);
+    for (size_t i = 0; i < kKeys; ++i) sum[r][i] = S::Fma(key[i], query, sum[r][i]);
   }
 }
 
 // scores[row][16 * block ...] for kRows rows and kBlocks blocks.
-template <typename S, typename E, int kRows, int kBlocks>
+template <typename S, typename E, size_t kRows, size_t kBlocks>
 void ScoreTile(const AttendCall& call, size_t first_row, size_t block, size_t num_blocks) {
   using Type = typename E::Type;
-  constexpr int kVecs = static_cast<int>(kBlockTokens / S::kLanes);  // per block
-  constexpr int kKeys = kBlocks * kVecs;
+  constexpr size_t kVecs = kBlockTokens / S::kLanes;  // per block
+  constexpr size_t kKeys = kBlocks * kVecs;
   constexpr size_t kDimsPerLine = kCacheLine / (kBlockTokens * sizeof(Type));
   const Type* keys[kKeys];
   const Type* next[kBlocks];  // prefetched: the same lines kBlocks further on
   TAEL_UNROLL
-  for (int b = 0; b < kBlocks; ++b) {
+  for (size_t b = 0; b < kBlocks; ++b) {
     const size_t ahead = block + kBlocks + b;
     next[b] = Tile<E>(call, ahead < num_blocks ? ahead : block + b);
   }
   TAEL_UNROLL
-  for (int i = 0; i < kKeys; ++i) {
+  for (size_t i = 0; i < kKeys; ++i) {
     keys[i] = Tile<E>(call, block + i / kVecs) + i % kVecs * S::kLanes;
   }
   const float* q = call.q + first_row * call.q_stride;
   typename S::Vec sum[kRows][kKeys];
   TAEL_UNROLL
-  for (int r = 0; r < kRows; ++r) {
+  for (size_t r = 0; r < kRows; ++r) {
     TAEL_UNROLL
-    for (int i = 0; i < kKeys; ++i) sum[r][i] = S::Set1(0.0f);
+    for (size_t i = 0; i < kKeys; ++i) sum[r][i] = S::Set1(0.0f);
   }
   for (size_t d = 0; d < call.head_dim; ++d) {
     if (d % kDimsPerLine == 0) {
       TAEL_UNROLL
-      for (int b = 0; b < kBlocks; ++b) __builtin_prefetch(next[b] + d * kBlockTokens);
+      for (size_t b = 0; b < kBlocks; ++b) __builtin_prefetch(next[b] + d * kBlockTokens);
     }
     AddDimension<S, E>(keys, q, call.q_stride, d, sum);
   }
   TAEL_UNROLL
-  for (int r = 0; r < kRows; ++r) {
+  for (size_t r = 0; r < kRows; ++r) {
     float* out = call.scores + (first_row + r) * call.score_stride + block * kBlockTokens;
     TAEL_UNROLL
-    for (int i = 0; i < kKeys; ++i) S::Store(out + i * S::kLanes, sum[r][i]);
+    for (size_t i = 0; i < kKeys; ++i) S::Store(out + i * S::kLanes, sum[r][i]);
   }
 }
 
 // Makes the run-time number of rows a constant: rows.count is in 1..kRows.
-template <typename S, typename E, int kRows, bool kOneBlock>
+template <typename S, typename E, size_t kRows, bool kOneBlock>
 void ScoreRows(const AttendCall& call, Rows rows, size_t block, size_t num_blocks) {
   if constexpr (kRows > 1) {
-    if (rows.count < static_cast<size_t>(kRows)) {
+    if (rows.count < kRows) {
       return ScoreRows<S, E, kRows - 1, kOneBlock>(call, rows, block, num_blocks);
     }
   }
-  constexpr int kBlocks = kOneBlock ? 1 : S::ScoreBlocks(kRows);
+  constexpr size_t kBlocks = kOneBlock ? 1 : S::ScoreBlocks(kRows);
   ScoreTile<S, E, kRows, kBlocks>(call, rows.begin, block, num_blocks);
 }
 
 template <typename S, typename E>
 void Scores(const AttendCall& call) {
-  constexpr int kMax = S::kMaxScoreRows;
+  constexpr size_t kMax = S::kMaxScoreRows;
   // More rows than one tile holds make tiles of more than kMax / 2 rows, whose step is the same.
   static_assert(S::ScoreBlocks(kMax / 2) == S::ScoreBlocks(kMax));
   const size_t num_blocks = (call.num_tokens + kBlockTokens - 1) / kBlockTokens;
   const size_t num_tiles = NumRowTiles<kMax>(call.num_rows);
-  const int widest = call.num_rows < kMax ? static_cast<int>(call.num_rows) : kMax;
-  const size_t step = static_cast<size_t>(S::ScoreBlocks(widest));
+  const size_t step = S::ScoreBlocks(call.num_rows < kMax ? call.num_rows : kMax);
   size_t block = 0;
   for (; block + step <= num_blocks; block += step) {
     for (size_t tile = 0; tile < num_tiles; ++tile) {
@@ -224,7 +219,7 @@ auto LoadValue(const typename E::Type* p, size_t part) {
 }
 
 // sum[row][v] += weights[row] * V of one token. The shorter side of the tile waits in registers.
-template <typename S, typename E, int kRows, int kVecs, bool kPart>
+template <typename S, typename E, size_t kRows, size_t kVecs, bool kPart>
 inline __attribute__((always_inline)) void AddToken(const typename E::Type* values, size_t part,
                                                     const float* weights, size_t stride,
                                                     typename S::Vec (&sum)[kRows][kVecs]) {
@@ -232,28 +227,28 @@ inline __attribute__((always_inline)) void AddToken(const typename E::Type* valu
   typename S::Vec weight[kRows];
   if constexpr (kRows < kVecs) {
     TAEL_UNROLL
-    for (int r = 0; r < kRows; ++r) weight[r] = S::Set1(weights[r * stride]);
+    for (size_t r = 0; r < kRows; ++r) weight[r] = S::Set1(weights[r * stride]);
     TAEL_UNROLL
-    for (int v = 0; v < kVecs; ++v) {
+    for (size_t v = 0; v < kVecs; ++v) {
       value[v] = LoadValue<E, kPart>(values + v * S::kLanes, part);
       TAEL_UNROLL
-      for (int r = 0; r < kRows; ++r) sum[r][v] = S::Fma(value[v], weight[r], sum[r][v]);
+      for (size_t r = 0; r < kRows; ++r) sum[r][v] = S::Fma(value[v], weight[r], sum[r][v]);
     }
   } else {
     TAEL_UNROLL
-    for (int v = 0; v < kVecs; ++v) value[v] = LoadValue<E, kPart>(values + v * S::kLanes, part);
+    for (size_t v = 0; v < kVecs; ++v) value[v] = LoadValue<E, kPart>(values + v * S::kLanes, part);
     TAEL_UNROLL
-    for (int r = 0; r < kRows; ++r) {
+    for (size_t r = 0; r < kRows; ++r) {
       weight[r] = S::Set1(weights[r * stride]);
       TAEL_UNROLL
-      for (int v = 0; v < kVecs; ++v) sum[r][v] = S::Fma(value[v], weight[r], sum[r][v]);
+      for (size_t v = 0; v < kVecs; ++v) sum[r][v] = S::Fma(value[v], weight[r], sum[r][v]);
     }
   }
 }
 
 // out[row][dim ...] += scores . V over the tokens of `blocks`, for kRows rows and kVecs vectors of
 // dimensions; with kPart one vector whose first `part` lanes exist.
-template <typename S, typename E, int kRows, int kVecs, bool kPart>
+template <typename S, typename E, size_t kRows, size_t kVecs, bool kPart>
 void ValueTile(const AttendCall& call, size_t first_row, size_t dim, size_t part, Blocks blocks) {
   using Type = typename E::Type;
   static_assert(!kPart || kVecs == 1);
@@ -261,9 +256,9 @@ void ValueTile(const AttendCall& call, size_t first_row, size_t dim, size_t part
   const float* weights = call.scores + first_row * call.score_stride;
   typename S::Vec sum[kRows][kVecs];
   TAEL_UNROLL
-  for (int r = 0; r < kRows; ++r) {
+  for (size_t r = 0; r < kRows; ++r) {
     TAEL_UNROLL
-    for (int v = 0; v < kVecs; ++v) {
+    for (size_t v = 0; v < kVecs; ++v) {
       sum[r][v] = LoadOut<S, kPart>(out + r * call.out_stride + v * S::kLanes, part);
     }
   }
@@ -283,18 +278,18 @@ void ValueTile(const AttendCall& call, size_t first_row, size_t dim, size_t part
     }
   }
   TAEL_UNROLL
-  for (int r = 0; r < kRows; ++r) {
+  for (size_t r = 0; r < kRows; ++r) {
     TAEL_UNROLL
-    for (int v = 0; v < kVecs; ++v) {
+    for (size_t v = 0; v < kVecs; ++v) {
       StoreOut<S, kPart>(out + r * call.out_stride + v * S::kLanes, sum[r][v], part);
     }
   }
 }
 
 // All dimensions for kRows rows: as many vectors at once as fit the registers, then fewer.
-template <typename S, typename E, int kRows>
+template <typename S, typename E, size_t kRows>
 void ValueDims(const AttendCall& call, size_t first_row, Blocks blocks) {
-  constexpr int kVecs = S::ValueVectors(kRows);
+  constexpr size_t kVecs = S::ValueVectors(kRows);
   const size_t head_dim = call.head_dim;
   size_t dim = 0;
   for (; dim + kVecs * S::kLanes <= head_dim; dim += kVecs * S::kLanes) {
@@ -315,10 +310,10 @@ void ValueDims(const AttendCall& call, size_t first_row, Blocks blocks) {
   }
 }
 
-template <typename S, typename E, int kRows>
+template <typename S, typename E, size_t kRows>
 void ValueRows(const AttendCall& call, Rows rows, Blocks blocks) {
   if constexpr (kRows > 1) {
-    if (rows.count < static_cast<size_t>(kRows)) {
+    if (rows.count < kRows) {
       return ValueRows<S, E, kRows - 1>(call, rows, blocks);
     }
   }
@@ -327,7 +322,7 @@ void ValueRows(const AttendCall& call, Rows rows, Blocks blocks) {
 
 template <typename S, typename E>
 void Values(const AttendCall& call) {
-  constexpr int kMax = S::kMaxValueRows;
+  constexpr size_t kMax = S::kMaxValueRows;
   constexpr size_t kChunkBytes = 16384;  // V of a chunk of blocks stays in L1 for all rows
   const size_t num_blocks = (call.num_tokens + kBlockTokens - 1) / kBlockTokens;
   const size_t fitting = kChunkBytes / TileBytes<E>(call.head_dim);
