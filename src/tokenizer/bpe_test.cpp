@@ -41,6 +41,15 @@ TEST(Bpe, TheLowestRankJoinsFirstAndOfEqualOnesTheLeftmost) {
   EXPECT_THAT(Encode(loaded, ""), ElementsAre());
 }
 
+TEST(Bpe, APairThatChangedWaitsForTheRankOfWhatItIsNow) {
+  SmallVocab vocab = SmallVocab::ByteLevel();
+  vocab.Merge("b", "c");   // 256
+  vocab.Merge("a", "b");   // 257: gone from "abcd" before its turn
+  vocab.Merge("bc", "d");  // 258
+  vocab.Merge("a", "bc");  // 259
+  EXPECT_THAT(Encode(LoadOrDie(vocab), "abcd"), ElementsAre('a', 258));
+}
+
 TEST(Bpe, MergesStayWithinWords) {
   SmallVocab vocab = SmallVocab::ByteLevel();
   vocab.Merge("a", "Ġ");  // 256: across words, never used
@@ -63,10 +72,10 @@ TEST(Bpe, AWordThatIsATokenIsTakenWholeOnlyWhereTheFamilyIgnoresMerges) {
 
 TEST(Bpe, MergesThatWouldMakeAControlTokenAreNotUsed) {
   SmallVocab vocab = SmallVocab::ByteLevel();
-  vocab.Merge("<", "e");                    // 256
-  vocab.Add("<e>", testing::kFileControl);  // 257
-  vocab.merges.push_back("<e >");
-  EXPECT_THAT(Encode(LoadOrDie(vocab), "<e>"), ElementsAre('<', 'e', '>'));
+  vocab.Merge("e", "o");                    // 256
+  vocab.Add("eot", testing::kFileControl);  // 257
+  vocab.merges.push_back("eo t");
+  EXPECT_THAT(Encode(LoadOrDie(vocab), "eot"), ElementsAre(256, 't'));
 }
 
 TEST(Bpe, InvalidUtf8BecomesItsBytesAndTheTextAroundItIsUnharmed) {

@@ -16,7 +16,8 @@ constexpr const char* kDigits = R"(\p{N}+)";
 constexpr const char* kThreeDigits = R"([0-9][0-9][0-9])";
 constexpr const char* kUpToThreeDigits = R"(\p{N}{1,3})";
 constexpr const char* kLineEnd = R"([\r\n])";
-// Only from the start of a run of spaces, or a long run would be scanned from each of them.
+// Only from the start of a run of spaces: without machine code, PCRE2 would scan a long run again
+// from each of them.
 constexpr const char* kTrailingSpace = R"((?<!\s)\s++\z)";
 
 constexpr const char* kGpt2 =
