@@ -21,6 +21,11 @@ Status CheckTokens(std::span<const TokenId> tokens, uint32_t vocab_size) {
   return {};
 }
 
+Error FileWasCut(const model::Model& model) {
+  return Error{ErrorCode::kIo, "the model file was cut short while it was in use",
+               "\"" + model.mapping().path() + "\"; put the whole file back and load it again"};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
@@ -119,6 +124,7 @@ Status Session::Feed(std::span<const TokenId> tokens, const FeedOptions& options
     engine_->forward_->Run({&chunk, 1}, [&](uint32_t, uint32_t i, std::span<float> logits) {
       sink(done + i, logits);
     });
+    if (engine_->model().mapping().damaged()) return FileWasCut(engine_->model());
     sequence_.Commit(static_cast<uint32_t>(count));
     done += count;
     progress(static_cast<uint32_t>(done));

@@ -98,7 +98,8 @@ class Session {
 
   // Computes `tokens` after what is there already, in chunks. Fails: kContextExceeded, naming both
   // numbers (nothing is computed); kNoFreeBlocks; kInvalidArgument for no tokens or ids outside the
-  // vocabulary; kCancelled. After a failure the session holds what was computed before it.
+  // vocabulary; kCancelled; kIo when the model file was cut
+  // meanwhile (from then on always). After a failure the session holds what was computed before it.
   Status Feed(std::span<const TokenId> tokens, const FeedOptions& options, Sink sink,
               Progress progress);
   Status Feed(std::span<const TokenId> tokens, const FeedOptions& options, Sink sink);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <random>
 #include <string>
 #include <vector>
@@ -135,6 +136,25 @@ TEST(Engine, BadInputIsRefusedAndTheSessionLives) {
   EXPECT_THAT(too_long.error().Message(), HasSubstr("256"));
   EXPECT_EQ(session.length(), 0u);
   EXPECT_EQ(Feed(session, RandomTokens(256, 7)).size(), 384u);  // exactly full is fine
+}
+
+TEST(Engine, AModelFileCutShortFailsTheRequestAndNotTheProcess) {
+  const std::string path = testing::TempDir() + "cut-short.gguf";
+  std::filesystem::copy_file(Tiny("qwen2_tied"), path,
+                             std::filesystem::copy_options::overwrite_existing);
+  EngineOptions options = Options("qwen2_tied");
+  options.model_path = path;
+  const auto engine = MakeEngine(options);
+  Session session = engine->NewSession();
+  Feed(session, RandomTokens(20, 9));
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const Status status = session.Feed(RandomTokens(20, 9), {}, [](size_t, std::span<float>) {});
+    ASSERT_FALSE(status.has_value());
+    EXPECT_EQ(status.error().code, ErrorCode::kIo);
+    EXPECT_THAT(status.error().Message(), HasSubstr(path));
+  }
+  std::filesystem::remove(path);
 }
 
 TEST(Engine, CancelStopsBetweenChunks) {

@@ -21,6 +21,8 @@ constexpr uint64_t kRuntimeHeadroom = 2 * kMiB;
 // Shortest context that is worth starting for.
 constexpr uint32_t kMinContext = 256;
 constexpr uint64_t kTargetSlabBytes = kMiB;
+// Bitmaps and reference counts of a slab's 64 slots, rounded up (block_pool.h).
+constexpr uint64_t kBookkeepingPerSlab = 512;
 
 kv::Geometry GeometryOf(const model::ModelDescription& m, kernels::KvType type) {
   std::vector<kv::LayerShape> layers;
@@ -71,7 +73,8 @@ void FillParts(const model::Model& model, const PlanRequest& request, uint32_t c
   plan.workspace.max_context = context;
   plan.kv_capacity_bytes = KvCapacity(plan, context, request.max_sessions);
   set(MemoryTag::kWeights, model.weights_bytes() + model.weights().owned_bytes);
-  set(MemoryTag::kKv, plan.kv_capacity_bytes);
+  set(MemoryTag::kKv,
+      plan.kv_capacity_bytes + plan.kv_capacity_bytes / plan.slab_bytes * kBookkeepingPerSlab);
   set(MemoryTag::kActivations, exec::Workspace::PlanBytes(model, plan.workspace));
   set(MemoryTag::kTokenizer, request.tokenizer_bytes);
   uint64_t mapped = 0;

@@ -156,6 +156,7 @@ Status BlockPool::ReserveMemory(mem::MemoryBudget& budget, uint64_t capacity_byt
   // Aligned to the largest page size in use on our targets, so that injected sizes hold as well.
   constexpr size_t kRangeAlign = 64 * 1024;
   TAEL_ASSIGN_OR_RETURN(range_, mem::AnonymousMapping::Create(capacity_bytes, kRangeAlign));
+  range_.UseSmallPages();
   return {};
 }
 

@@ -142,6 +142,7 @@ Result<FileMapping> FileMapping::Open(const std::string& path) {
   if (::mmap(base, size, PROT_READ, MAP_SHARED | MAP_FIXED, file.get(), 0) == MAP_FAILED) {
     return IoError("cannot map", path, errno);
   }
+  TAEL_ASSIGN_OR_RETURN(out.guard_, BusGuard::Create(out.data_, RoundUp(size, page)));
   return out;
 }
 
@@ -149,7 +150,8 @@ FileMapping::FileMapping(FileMapping&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
       mapped_(std::exchange(other.mapped_, 0)),
-      path_(std::move(other.path_)) {}
+      path_(std::move(other.path_)),
+      guard_(std::move(other.guard_)) {}
 
 FileMapping& FileMapping::operator=(FileMapping&& other) noexcept {
   FileMapping taken(std::move(other));
@@ -157,10 +159,12 @@ FileMapping& FileMapping::operator=(FileMapping&& other) noexcept {
   std::swap(size_, taken.size_);
   std::swap(mapped_, taken.mapped_);
   std::swap(path_, taken.path_);
+  std::swap(guard_, taken.guard_);
   return *this;
 }
 
 FileMapping::~FileMapping() {
+  guard_ = BusGuard();  // before the addresses can belong to somebody else
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), mapped_);
 }
 
@@ -224,6 +228,8 @@ AnonymousMapping& AnonymousMapping::operator=(AnonymousMapping&& other) noexcept
 AnonymousMapping::~AnonymousMapping() {
   if (base_ != nullptr) ::munmap(base_, mapped_);
 }
+
+void AnonymousMapping::UseSmallPages() const { ::madvise(base_, mapped_, MADV_NOHUGEPAGE); }
 
 void AnonymousMapping::Discard(size_t offset, size_t length) const {
   const PageRange range = RoundInward(data_, size_, offset, length);

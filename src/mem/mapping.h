@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "mem/bus_guard.h"
 
 namespace tael::mem {
 
@@ -22,7 +23,8 @@ class FileMapping {
   static constexpr size_t kReadSlack = 64;
 
   // Fails: kNotFound; kIo for a directory, an unreadable or empty file, or a failed map. The
-  // message names the path. A file that shrinks afterwards raises SIGBUS where it was cut.
+  // message names the path. A file that shrinks afterwards reads as zeros where it was cut, and
+  // damaged() tells.
   static Result<FileMapping> Open(const std::string& path);
 
   FileMapping() = default;
@@ -32,6 +34,8 @@ class FileMapping {
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   const std::string& path() const { return path_; }
+  // True once a part of the file turned out to be gone: nothing computed from it can be trusted.
+  bool damaged() const { return guard_.damaged(); }
 
   // Asks the kernel to read [offset, offset + length) ahead; rounds outward to pages.
   void WillNeed(size_t offset, size_t length) const;
@@ -44,6 +48,7 @@ class FileMapping {
   size_t size_ = 0;
   size_t mapped_ = 0;  // including slack
   std::string path_;
+  BusGuard guard_;
 };
 
 // Anonymous private memory, committed page by page on first touch. Zero-filled.
@@ -62,6 +67,10 @@ class AnonymousMapping {
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
+
+  // Commits page by page, also where the system hands out 2 MiB pages on first touch: for memory
+  // of which unused parts must not be touched. Best effort.
+  void UseSmallPages() const;
 
   // Gives the pages that lie wholly inside [offset, offset + length) back to the kernel; they read
   // as zeros afterwards. Rounds inward.
