@@ -47,7 +47,7 @@ class [[nodiscard]] Result {
  public:
   using value_type = T;
 
-  Result(T value) : value_(std::in_place_index<0>, std::move(value)) {}      // NOLINT: like expected
+  Result(T value) : value_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: like expected
   Result(Error error) : value_(std::in_place_index<1>, std::move(error)) {}  // NOLINT
 
   bool has_value() const { return value_.index() == 0; }
@@ -116,10 +116,10 @@ using Status = Result<void>;
 #define TAEL_CONCAT(a, b) TAEL_CONCAT_INNER(a, b)
 
 // Returns the error of a Status or Result expression to the caller.
-#define TAEL_RETURN_IF_ERROR(expr)                                 \
-  do {                                                             \
-    auto tael_status = (expr);                                     \
-    if (!tael_status) return std::move(tael_status).error();       \
+#define TAEL_RETURN_IF_ERROR(expr)                           \
+  do {                                                       \
+    auto tael_status = (expr);                               \
+    if (!tael_status) return std::move(tael_status).error(); \
   } while (false)
 
 // `TAEL_ASSIGN_OR_RETURN(auto x, Make());` declares x, or returns Make()'s error.
