@@ -1,8 +1,12 @@
 #include "cli/command_line.h"
 
 #include <CLI/CLI.hpp>
-#include <cmath>
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "base/units.h"
 #include "exec/thread_team.h"
@@ -10,6 +14,7 @@
 namespace tael::cli {
 namespace {
 
+constexpr uint64_t kMaxTokens = uint64_t{1} << 30;
 constexpr const char* kVersion = "tael 0.1.0";
 
 // A flag whose text is turned into a value by one of our own parsers.
@@ -25,6 +30,34 @@ CLI::Option* AddParsed(CLI::App* app, const std::string& name, const std::string
         store(*std::move(value));
       },
       help);
+}
+
+template <class T>
+struct CountOf {
+  using Type = T;
+};
+template <class T>
+struct CountOf<std::optional<T>> {
+  using Type = T;
+};
+
+// A whole number in [min, max]. The library's own conversion takes "-1" for 2^64 - 1.
+template <class Target>
+CLI::Option* AddCount(CLI::App* app, const std::string& name, Target& target,
+                      const std::string& help, uint64_t min, uint64_t max) {
+  const auto parse = [min, max](const std::string& text) -> Result<uint64_t> {
+    uint64_t value = 0;
+    const char* end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, value);
+    if (error == std::errc{} && rest == end && value >= min && value <= max) return value;
+    return Error{ErrorCode::kInvalidArgument, "not a whole number in the range",
+                 "\"" + text + "\" (" + std::to_string(min) + " to " + std::to_string(max) + ")"};
+  };
+  return AddParsed<uint64_t>(app, name, help, parse,
+                             [&target](uint64_t value) {
+                               target = static_cast<typename CountOf<Target>::Type>(value);
+                             })
+      ->type_name("N");
 }
 
 Result<uint64_t> ParseBudget(const std::string& text) {
@@ -79,12 +112,10 @@ void AddModelFlags(CLI::App* app, ModelFlags& model) {
                       "Memory cap: 600M, 1.8G, 512Mi, bytes; auto: what the system can spare",
                       ParseBudget, [&model](uint64_t bytes) { model.budget_bytes = bytes; })
       ->type_name("SIZE");
-  app->add_option("--threads", model.threads, "Threads; default: every usable CPU")
-      ->check(CLI::Range(uint32_t{1}, static_cast<uint32_t>(exec::ThreadTeam::kMaxThreads)))
-      ->type_name("N");
-  app->add_option("--ctx", model.context, "Tokens of context; default: min(trained, what fits)")
-      ->check(CLI::Range(uint32_t{1}, uint32_t{1} << 30))
-      ->type_name("N");
+  AddCount(app, "--threads", model.threads, "Threads; default: every usable CPU", 1,
+           exec::ThreadTeam::kMaxThreads);
+  AddCount(app, "--ctx", model.context, "Tokens of context; default: min(trained, what fits)", 1,
+           kMaxTokens);
   AddParsed<std::optional<kernels::KvType>>(
       app, "--kv-type", "How keys and values are stored: f16, f32 or auto", ParseKvType,
       [&model](std::optional<kernels::KvType> type) { model.kv_type = type; })
@@ -97,8 +128,8 @@ void AddModelFlags(CLI::App* app, ModelFlags& model) {
 
 void AddSamplingFlags(CLI::App* app, SamplingFlags& sampling) {
   sample::SamplerOptions& s = sampling.sampler;
-  app->add_option("--seed", sampling.seed, "Same seed, same text; default: random, and printed")
-      ->type_name("N");
+  AddCount(app, "--seed", sampling.seed, "Same seed, same text; default: random, and printed", 0,
+           UINT64_MAX);
   app->add_option("--temp", s.temperature, "Temperature; 0 is greedy")->capture_default_str();
   app->add_option("--top-k", s.top_k, "Only the k likeliest tokens; 0: off")->capture_default_str();
   app->add_option("--top-p", s.top_p, "The likeliest tokens that make up p; 1: off")
@@ -135,13 +166,13 @@ void AddRun(CLI::App& app, CommandOptions& chosen) {
   AddModelFlags(run, options->model);
   AddSamplingFlags(run, options->sampling);
   AddTextFlags(run, options->prompt, "The prompt");
-  run->add_option("-n,--max-tokens", options->max_tokens, "Tokens of the answer at most")
-      ->capture_default_str()
-      ->type_name("N");
+  AddCount(run, "-n,--max-tokens", options->max_tokens, "Tokens of the answer at most", 0,
+           kMaxTokens)
+      ->default_str("128");
   run->add_flag("--raw", options->raw,
                 "Continue the prompt as it is, control tokens parsed: no chat template");
-  run->add_option("--logprobs", options->logprobs, "With --json: the K likeliest at each token")
-      ->check(CLI::Range(uint32_t{0}, uint32_t{1000}))
+  AddCount(run, "--logprobs", options->logprobs, "With --json: the K likeliest at each token", 0,
+           1000)
       ->type_name("K");
   run->add_option("--prompt-tokens", options->prompt_tokens,
                   "The prompt as a JSON array of ids; nothing is added")
@@ -160,9 +191,8 @@ void AddChat(CLI::App& app, CommandOptions& chosen) {
   AddModelFlags(chat, options->model);
   AddSamplingFlags(chat, options->sampling);
   chat->add_option("--system", options->system, "What the model is told first")->type_name("TEXT");
-  chat->add_option("-n,--max-tokens", options->max_tokens,
-                   "Tokens of an answer at most; default: what the context holds")
-      ->type_name("N");
+  AddCount(chat, "-n,--max-tokens", options->max_tokens,
+           "Tokens of an answer at most; default: what the context holds", 1, kMaxTokens);
 }
 
 void AddTokenize(CLI::App& app, CommandOptions& chosen) {
@@ -191,18 +221,13 @@ void AddBench(CLI::App& app, CommandOptions& chosen) {
   CLI::App* bench = AddCommand(app, chosen, "bench", "Measure speed and memory",
                                "tael bench -m model.gguf -p 512 -n 64 --threads 2", options);
   AddModelFlags(bench, options->model);
-  bench->add_option("-p,--prompt-tokens", options->prompt_tokens, "Tokens of the prompt")
-      ->capture_default_str()
-      ->check(CLI::Range(uint32_t{1}, uint32_t{1} << 30))
-      ->type_name("N");
-  bench->add_option("-n,--max-tokens", options->max_tokens, "Tokens decoded after it")
-      ->capture_default_str()
-      ->check(CLI::Range(uint32_t{1}, uint32_t{1} << 30))
-      ->type_name("N");
-  bench->add_option("-r,--repeats", options->repeats, "Timed runs; medians are shown")
-      ->capture_default_str()
-      ->check(CLI::Range(uint32_t{1}, uint32_t{1000}))
-      ->type_name("N");
+  AddCount(bench, "-p,--prompt-tokens", options->prompt_tokens, "Tokens of the prompt", 1,
+           kMaxTokens)
+      ->default_str("512");
+  AddCount(bench, "-n,--max-tokens", options->max_tokens, "Tokens decoded after it", 1, kMaxTokens)
+      ->default_str("64");
+  AddCount(bench, "-r,--repeats", options->repeats, "Timed runs; medians are shown", 1, 1000)
+      ->default_str("3");
 }
 
 void AddEval(CLI::App& app, CommandOptions& chosen) {
@@ -216,16 +241,49 @@ void AddEval(CLI::App& app, CommandOptions& chosen) {
   eval->add_option("--ids", options->ids_file, "A JSON array of ids instead; nothing is added")
       ->type_name("FILE")
       ->excludes(text);
-  eval->add_option("--tokens", options->max_tokens, "Only the first N tokens of it")
-      ->check(CLI::Range(uint32_t{2}, uint32_t{1} << 30))
-      ->type_name("N");
-  eval->add_option("--score-from", options->score_from,
-                   "First position of a chunk that is scored; default: half of the context")
-      ->type_name("N");
+  AddCount(eval, "--tokens", options->max_tokens, "Only the first N tokens of it", 2, kMaxTokens);
+  AddCount(eval, "--score-from", options->score_from,
+           "First position of a chunk that is scored; default: half of the context", 0, kMaxTokens);
+}
+
+// Text that begins with a dash ("- milk") would be taken for a flag: it is joined to its own.
+std::vector<std::string> JoinTextValues(std::vector<std::string> args) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kTextFlags = {
+      {{"-p", "--prompt"},
+       {"--prompt", "--prompt"},
+       {"--stop", "--stop"},
+       {"--system", "--system"}}};
+  if (args.empty() || args[0] == "bench") return args;  // its -p is a number
+  std::vector<std::string> joined;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const auto flag = std::find_if(kTextFlags.begin(), kTextFlags.end(),
+                                   [&](const auto& names) { return names.first == args[i]; });
+    if (flag != kTextFlags.end() && i + 1 < args.size() && args[i + 1].starts_with('-')) {
+      joined.push_back(std::string(flag->second) + "=" + args[++i]);
+    } else {
+      joined.push_back(std::move(args[i]));
+    }
+  }
+  return joined;
 }
 
 Error Usage(const std::string& message) {
   return Error{ErrorCode::kInvalidArgument, "command line", message + " (tael --help)"};
+}
+
+// What the library would not say well, or not notice.
+Status CheckArguments(const CLI::App& app, const std::vector<std::string>& args) {
+  const auto is_named = [&args](const CLI::App* command) { return command->check_name(args[0]); };
+  if (!args.empty() && !args[0].starts_with('-') && app.get_subcommands(is_named).empty()) {
+    return Usage("unknown command \"" + args[0] + "\"");
+  }
+  for (const std::string& arg : args) {
+    if (arg == "--") break;
+    if (arg.starts_with("--") && arg.find('=') == arg.size() - 1) {
+      return Usage(arg + " has no value");
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -243,8 +301,11 @@ Result<std::variant<CommandOptions, HelpText>> ParseCommandLine(int argc, char**
     AddInspect(app, chosen);
     AddBench(app, chosen);
     AddEval(app, chosen);
+    std::vector<std::string> args = JoinTextValues({argv + 1, argv + std::max(argc, 1)});
+    TAEL_RETURN_IF_ERROR(CheckArguments(app, args));
+    std::reverse(args.begin(), args.end());  // as the library wants them
     try {
-      app.parse(argc, argv);
+      app.parse(std::move(args));
     } catch (const CLI::CallForVersion&) {
       return Parsed{HelpText{std::string(kVersion) + "\n"}};
     } catch (const CLI::CallForHelp&) {

@@ -47,24 +47,32 @@ bool Print(std::string_view text) {
   return std::fflush(stdout) == 0 && written;
 }
 
+// A whole line of the buffer; what is left of it when no more comes.
+bool LineReader::TakeLine(std::string& line) {
+  const size_t newline = buffer_.find('\n');
+  if (newline == std::string::npos && (!end_ || buffer_.empty())) return false;
+  line = buffer_.substr(0, newline);
+  buffer_.erase(0, newline == std::string::npos ? newline : newline + 1);
+  return true;
+}
+
+void LineReader::Fill() {
+  char bytes[4096];
+  const ssize_t count = read(STDIN_FILENO, bytes, sizeof bytes);
+  if (count > 0) buffer_.append(bytes, static_cast<size_t>(count));
+  if (count == 0 || (count < 0 && errno != EINTR && errno != EAGAIN)) end_ = true;
+}
+
 LineReader::Outcome LineReader::Read(std::string& line) {
-  for (;;) {
-    const size_t newline = buffer_.find('\n');
-    if (newline != std::string::npos || (end_ && !buffer_.empty())) {
-      line = buffer_.substr(0, newline);
-      buffer_.erase(0, newline == std::string::npos ? newline : newline + 1);
-      return Outcome::kLine;
-    }
+  while (!TakeLine(line)) {
     if (end_) return Outcome::kEnd;
     pollfd waiting[2] = {{STDIN_FILENO, POLLIN, 0}, {InterruptDescriptor(), POLLIN, 0}};
-    if (poll(waiting, 2, -1) < 0 && errno != EINTR) return Outcome::kEnd;
+    const int ready = poll(waiting, 2, -1);
     if (Interrupted().load()) return Outcome::kInterrupted;
-    if (waiting[0].revents == 0) continue;
-    char bytes[4096];
-    const ssize_t count = read(STDIN_FILENO, bytes, sizeof bytes);
-    if (count > 0) buffer_.append(bytes, static_cast<size_t>(count));
-    if (count == 0 || (count < 0 && errno != EINTR && errno != EAGAIN)) end_ = true;
+    if (ready < 0 && errno != EINTR) return Outcome::kEnd;
+    if (ready > 0 && waiting[0].revents != 0) Fill();
   }
+  return Outcome::kLine;
 }
 
 }  // namespace tael::cli

@@ -43,6 +43,9 @@ class LineReader {
   Outcome Read(std::string& line);
 
  private:
+  bool TakeLine(std::string& line);
+  void Fill();
+
   std::string buffer_;
   bool end_ = false;
 };

@@ -1,0 +1,270 @@
+#include "engine/generation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace tael::engine {
+namespace {
+
+using testing::HasSubstr;
+
+std::unique_ptr<Engine> MakeEngine(const std::string& name, uint32_t context = 256,
+                                   exec::Compute compute = exec::Compute::kReference) {
+  EngineOptions options;
+  options.model_path = std::string(TAEL_TEST_DATA) + "/tiny/" + name + ".gguf";
+  options.budget_bytes = 256u << 20;
+  options.num_threads = 2;
+  options.context_length = context;
+  options.compute = compute;
+  auto engine = Engine::Create(options);
+  EXPECT_TRUE(engine.has_value()) << (engine ? "" : engine.error().Message());
+  return engine ? std::move(*engine) : nullptr;
+}
+
+std::vector<TokenId> Ids(const nlohmann::json& list) {
+  std::vector<TokenId> ids;
+  for (int id : list) ids.push_back(TokenId{id});
+  return ids;
+}
+
+struct Golden {
+  std::vector<TokenId> prompt;
+  std::vector<TokenId> greedy;
+};
+
+Golden LoadGolden(const std::string& name) {
+  std::ifstream file(std::string(TAEL_TEST_DATA) + "/tiny/" + name + ".json");
+  const auto sequence = nlohmann::json::parse(file)["sequences"][1];
+  return {Ids(sequence["prompt"]), Ids(sequence["greedy"]["tokens"])};
+}
+
+GenerateOptions Greedy(uint32_t max_tokens) {
+  GenerateOptions options;
+  options.max_tokens = max_tokens;
+  options.sampler.temperature = 0;
+  options.ignore_eos = true;  // the goldens go on after one
+  return options;
+}
+
+GenerateResult MustGenerate(Session& session, std::span<const TokenId> prompt,
+                            const GenerateOptions& options,
+                            const GenerateCallbacks& callbacks = {}) {
+  auto result = Generate(session, prompt, options, callbacks);
+  EXPECT_TRUE(result.has_value()) << (result ? "" : result.error().Message());
+  return result ? *std::move(result) : GenerateResult{};
+}
+
+TEST(Generate, GreedyTokensAreThoseOfTheReference) {
+  for (const char* name : {"llama_gqa", "gemma3", "qwen2_tied", "mistral_swa24"}) {
+    const auto engine = MakeEngine(name);
+    const Golden golden = LoadGolden(name);
+    Session session = engine->NewSession();
+    const GenerateResult result = MustGenerate(session, golden.prompt, Greedy(16));
+    EXPECT_EQ(result.tokens, golden.greedy) << name;
+    EXPECT_EQ(result.finish_reason, FinishReason::kLength);
+    EXPECT_EQ(result.prompt_tokens, golden.prompt.size());
+    EXPECT_EQ(session.length(), golden.prompt.size() + 15);
+  }
+}
+
+TEST(Generate, PiecesOfTextAreTheTextAndAreValidUtf8) {
+  const auto engine = MakeEngine("qwen2_tied");
+  const Golden golden = LoadGolden("qwen2_tied");
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    GenerateOptions options;
+    options.max_tokens = 60;
+    options.sampler.temperature = 1.5f;
+    options.sampler.seed = seed;
+    options.ignore_eos = true;
+    std::string streamed;
+    std::vector<TokenId> tokens;
+    GenerateCallbacks callbacks;
+    callbacks.on_text = [&](std::string_view piece) {
+      streamed += piece;
+      // dump() throws on bytes that are not UTF-8.
+      EXPECT_NO_THROW((void)nlohmann::json(std::string(piece)).dump());
+    };
+    callbacks.on_token = [&](TokenId id) { tokens.push_back(id); };
+    Session session = engine->NewSession();
+    const GenerateResult result = MustGenerate(session, golden.prompt, options, callbacks);
+    EXPECT_EQ(streamed, result.text);
+    EXPECT_EQ(tokens, result.tokens);
+  }
+}
+
+TEST(Generate, AnEndOfTextTokenEndsTheAnswerAndIsNoPartOfIt) {
+  const auto engine = MakeEngine("qwen2_tied");
+  const Golden golden = LoadGolden("qwen2_tied");
+  GenerateOptions options = Greedy(200);
+  options.sampler.temperature = 3;
+  options.sampler.top_k = 0;
+  options.sampler.top_p = 1;
+  options.sampler.min_p = 0;
+  options.ignore_eos = false;
+  options.logprobs = 2;
+  size_t stopped = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    options.sampler.seed = seed;
+    Session session = engine->NewSession();
+    const GenerateResult result = MustGenerate(session, golden.prompt, options);
+    EXPECT_EQ(result.logprobs.size(), result.tokens.size());
+    if (result.finish_reason != FinishReason::kStop) continue;
+    ++stopped;
+    EXPECT_LT(result.tokens.size(), 200u);
+    for (TokenId id : result.tokens) EXPECT_FALSE(engine->tokenizer().IsEndOfGeneration(id));
+  }
+  EXPECT_GT(stopped, 0u);
+}
+
+TEST(Generate, AStopStringEndsTheAnswerBeforeItself) {
+  const auto engine = MakeEngine("qwen2_tied");
+  const Golden golden = LoadGolden("qwen2_tied");
+  Session first = engine->NewSession();
+  const std::string whole = MustGenerate(first, golden.prompt, Greedy(16)).text;
+  ASSERT_GT(whole.size(), 6u);
+  for (size_t at = 1; at + 3 < whole.size(); ++at) {
+    const std::string stop = whole.substr(at, 3);
+    GenerateOptions options = Greedy(16);
+    options.stop = {stop};
+    std::string streamed;
+    GenerateCallbacks callbacks;
+    callbacks.on_text = [&](std::string_view piece) { streamed += piece; };
+    Session session = engine->NewSession();
+    const GenerateResult result = MustGenerate(session, golden.prompt, options, callbacks);
+    EXPECT_EQ(result.text, whole.substr(0, whole.find(stop)));
+    EXPECT_EQ(streamed, result.text);
+    EXPECT_EQ(result.finish_reason, FinishReason::kStop);
+  }
+}
+
+TEST(Generate, ForcedTokensAreTheAnswerWhateverTheModelPrefers) {
+  const auto engine = MakeEngine("llama_gqa");
+  const Golden golden = LoadGolden("llama_gqa");
+  GenerateOptions options = Greedy(3);
+  options.ignore_eos = false;
+  options.logprobs = 5;
+  options.force_tokens = golden.greedy;
+  options.force_tokens[2] = engine->tokenizer().eos();
+  Session session = engine->NewSession();
+  const GenerateResult result = MustGenerate(session, golden.prompt, options);
+  EXPECT_EQ(result.tokens, options.force_tokens);
+  ASSERT_EQ(result.logprobs.size(), options.force_tokens.size());
+  EXPECT_EQ(result.logprobs[0].top[0].id, golden.greedy[0]);
+  EXPECT_EQ(result.logprobs[0].logprob, result.logprobs[0].top[0].logprob);
+  EXPECT_LT(result.logprobs[2].logprob, result.logprobs[2].top[0].logprob);
+}
+
+TEST(Generate, ASecondTurnComputesOnlyWhatIsNew) {
+  const auto engine = MakeEngine("llama_gqa");
+  const Golden golden = LoadGolden("llama_gqa");
+  Session session = engine->NewSession();
+  std::vector<TokenId> held = golden.prompt;
+  const GenerateResult first = MustGenerate(session, held, Greedy(10));
+  held.insert(held.end(), first.tokens.begin(), first.tokens.end());
+
+  std::vector<TokenId> prompt = held;
+  prompt.insert(prompt.end(), {TokenId{7}, TokenId{9}});
+  EXPECT_EQ(KeepCommonPrefix(session, held, prompt), held.size() - 1);  // the last was never fed
+  const GenerateResult warm = MustGenerate(session, prompt, Greedy(10));
+  EXPECT_EQ(warm.cached_tokens, held.size() - 1);
+  Session cold_session = engine->NewSession();
+  EXPECT_EQ(MustGenerate(cold_session, prompt, Greedy(10)).tokens, warm.tokens);
+}
+
+TEST(Generate, APromptThatDepartsFromWhatIsHeldKeepsTheCommonPart) {
+  const auto engine = MakeEngine("llama_gqa");
+  const Golden golden = LoadGolden("llama_gqa");
+  Session session = engine->NewSession();
+  (void)MustGenerate(session, golden.prompt, Greedy(1));
+  std::vector<TokenId> prompt = golden.prompt;
+  prompt[20] = TokenId{(ToInt(prompt[20]) + 1) % 300};
+  EXPECT_EQ(KeepCommonPrefix(session, golden.prompt, prompt), 20u);
+  const GenerateResult warm = MustGenerate(session, prompt, Greedy(8));
+  Session cold = engine->NewSession();
+  EXPECT_EQ(MustGenerate(cold, prompt, Greedy(8)).tokens, warm.tokens);
+  // The same prompt again: its last token has to be computed for the logits.
+  EXPECT_EQ(KeepCommonPrefix(session, prompt, prompt), prompt.size() - 1);
+}
+
+TEST(Generate, AWindowThatHasMovedOnMakesAPromptStartOver) {
+  const auto engine = MakeEngine("mistral_swa24");
+  const Golden golden = LoadGolden("mistral_swa24");  // 40 tokens
+  Session session = engine->NewSession();
+  const GenerateResult first = MustGenerate(session, golden.prompt, Greedy(60));
+  std::vector<TokenId> held = golden.prompt;
+  held.insert(held.end(), first.tokens.begin(), first.tokens.end());
+  const std::vector<TokenId> prompt(held.begin(), held.begin() + 50);
+  EXPECT_EQ(KeepCommonPrefix(session, held, prompt), 0u);
+  const GenerateResult again = MustGenerate(session, prompt, Greedy(10));
+  EXPECT_TRUE(std::equal(again.tokens.begin(), again.tokens.end(), held.begin() + 50));
+}
+
+TEST(Generate, AFullContextEndsTheAnswer) {
+  const auto engine = MakeEngine("llama_gqa", 50);
+  const Golden golden = LoadGolden("llama_gqa");
+  Session session = engine->NewSession();
+  const GenerateResult result = MustGenerate(session, golden.prompt, Greedy(100));
+  EXPECT_EQ(result.finish_reason, FinishReason::kLength);
+  EXPECT_EQ(result.tokens.size(), 50 - golden.prompt.size() + 1);  // the last is not fed
+}
+
+TEST(Generate, PromptsThatCannotBeAreRefusedAndTheSessionStaysAsItWas) {
+  const auto engine = MakeEngine("llama_gqa", 50);
+  Session session = engine->NewSession();
+  const std::vector<TokenId> long_prompt(51, TokenId{5});
+  const auto too_long = Generate(session, long_prompt, Greedy(1));
+  ASSERT_FALSE(too_long.has_value());
+  EXPECT_EQ(too_long.error().code, ErrorCode::kContextExceeded);
+  EXPECT_THAT(too_long.error().Message(), HasSubstr("51"));
+  EXPECT_THAT(too_long.error().Message(), HasSubstr("50"));
+  EXPECT_EQ(Generate(session, {}, Greedy(1)).error().code, ErrorCode::kInvalidArgument);
+  const std::vector<TokenId> foreign = {TokenId{5}, TokenId{100000}};
+  EXPECT_EQ(Generate(session, foreign, Greedy(1)).error().code, ErrorCode::kInvalidArgument);
+  GenerateOptions empty_stop = Greedy(1);
+  empty_stop.stop = {""};
+  EXPECT_EQ(Generate(session, {foreign.data(), 1}, empty_stop).error().code,
+            ErrorCode::kInvalidArgument);
+  GenerateOptions forced = Greedy(1);
+  forced.force_tokens.assign(60, TokenId{5});
+  EXPECT_EQ(Generate(session, {foreign.data(), 1}, forced).error().code,
+            ErrorCode::kContextExceeded);
+  EXPECT_EQ(session.length(), 0u);
+  EXPECT_EQ(MustGenerate(session, {foreign.data(), 1}, Greedy(3)).tokens.size(), 3u);
+}
+
+TEST(Generate, CancellingKeepsWhatWasSaid) {
+  const auto engine = MakeEngine("llama_gqa");
+  const Golden golden = LoadGolden("llama_gqa");
+  std::atomic<bool> cancel{false};
+  GenerateOptions options = Greedy(16);
+  options.cancel = &cancel;
+  size_t count = 0;
+  GenerateCallbacks callbacks;
+  callbacks.on_token = [&](TokenId) { cancel = ++count == 5; };
+  Session session = engine->NewSession();
+  const GenerateResult result = MustGenerate(session, golden.prompt, options, callbacks);
+  EXPECT_EQ(result.finish_reason, FinishReason::kCancelled);
+  EXPECT_EQ(result.tokens, std::vector<TokenId>(golden.greedy.begin(), golden.greedy.begin() + 5));
+  EXPECT_FALSE(result.text.empty());
+}
+
+TEST(Generate, SamplingFromTheWholeVocabularyIsCounted) {
+  const auto engine = MakeEngine("llama_gqa");
+  GenerateOptions options = Greedy(2);
+  options.sampler.temperature = 1;
+  options.sampler.top_k = 0;
+  const std::vector<TokenId> prompt = {TokenId{5}};
+  const uint64_t before = engine->budget().reserved_bytes();
+  Session session = engine->NewSession();
+  EXPECT_EQ(MustGenerate(session, prompt, options).tokens.size(), 2u);
+  EXPECT_EQ(engine->budget().reserved_bytes(), before);  // and given back
+}
+
+}  // namespace
+}  // namespace tael::engine
