@@ -1,5 +1,5 @@
 // Matrix products for CPUs with AVX-512 F, BW, VL, DQ, VBMI and VNNI: the table, and which of the
-// two regimes (one token; several tokens) a call takes.
+// two regimes (one or two tokens; more) a call takes.
 #include "kernels/isa/avx512_matmul_dequantize.h"
 #include "kernels/isa/avx512_matmul_gemm.h"
 #include "kernels/isa/avx512_matmul_gemv.h"
@@ -25,7 +25,7 @@ struct Lanes16 {
 
 size_t ScratchBytes(WeightType type, size_t num_tokens, size_t k) {
   if (IsFloatType(type)) return ScratchF32Bytes<Lanes16>(type, num_tokens, k);
-  if (num_tokens == 1) return 0;
+  if (num_tokens <= kMostVectors) return 0;
   size_t bytes = 0;
   ForEachFormat([&]<typename Format>() {
     if (Format::kType == type) {
@@ -35,14 +35,26 @@ size_t ScratchBytes(WeightType type, size_t num_tokens, size_t k) {
   return bytes;
 }
 
-template <typename Decoder>
+template <typename Decoder, typename Unpacker>
 void Matmul(const MatmulCall& call) {
-  if (call.num_tokens == 1) {
-    MatmulVector<Decoder>(call);
-  } else {
-    MatmulTiles<Decoder>(call);
+  switch (call.num_tokens) {
+    case 1:
+      return MatmulVectors<Decoder, 1>(call);
+    case 2:
+      return MatmulVectors<Decoder, 2>(call);
+    default:
+      return MatmulTiles<typename Decoder::Format, Unpacker>(call);
   }
 }
+
+template <typename Decoder, typename Unpacker>
+constexpr void SetType(MatmulTable& table) {
+  constexpr WeightType kType = Decoder::Format::kType;
+  table.matmul[static_cast<size_t>(kType)] = &Matmul<Decoder, Unpacker>;
+  SetF32<Lanes16, &DequantizeDecoded<Decoder>>(table, kType);
+}
+
+static_assert(kMostVectors == 2, "Matmul() names each count");
 
 constexpr MatmulTable MakeTable() {
   MatmulTable table{};
@@ -54,10 +66,18 @@ constexpr MatmulTable MakeTable() {
   SetF32<Lanes16, &DequantizeF32, true>(table, WeightType::kF32);
   SetF32<Lanes16, &DequantizeHalves>(table, WeightType::kF16);
   SetF32<Lanes16, &DequantizeBF16>(table, WeightType::kBF16);
-  ForEachDecoder([&table]<typename Decoder>() {
-    SetF32<Lanes16, &DequantizeDecoded<Decoder>>(table, Decoder::Format::kType);
-    table.matmul[static_cast<size_t>(Decoder::Format::kType)] = &Matmul<Decoder>;
-  });
+  SetType<DecodeQ4_0, UnpackQ4_0>(table);
+  SetType<DecodeQ4_1, UnpackQ4_1>(table);
+  SetType<DecodeQ5_0, UnpackQ5_0>(table);
+  SetType<DecodeQ5_1, UnpackQ5_1>(table);
+  SetType<DecodeQ8_0, UnpackQ8_0>(table);
+  SetType<DecodeQ2_K, UnpackQ2_K>(table);
+  SetType<DecodeQ3_K, UnpackQ3_K>(table);
+  SetType<DecodeQ4_K, UnpackQ4_K>(table);
+  SetType<DecodeQ5_K, UnpackQ5_K>(table);
+  SetType<DecodeQ6_K, UnpackQ6_K>(table);
+  SetType<DecodeIQ4_NL, UnpackIQ4_NL>(table);
+  SetType<DecodeIQ4_XS, UnpackIQ4_XS>(table);
   return table;
 }
 

@@ -287,7 +287,7 @@ TAEL_INLINE __m512 FloatsFromBytes(__m128i bytes) {
 
 // Adds 1 << kBit where bit 4 * half + block of `bits` is set.
 template <size_t kHalf, int kBit>
-TAEL_INLINE __m512i AddPlane(__m512i q, const uint8_t* bits) {
+TAEL_INLINE __m512i AddBitPlane(__m512i q, const uint8_t* bits) {
   static constexpr Bytes64 kMask =
       MakeBytes([](size_t b, size_t) { return 1u << (4 * kHalf + b); });
   const __mmask64 set = _mm512_test_epi8_mask(BroadcastLane(bits), Load(kMask));
@@ -340,10 +340,10 @@ struct DecodeQ5_K {
     const __m512 scales = RawScales(p);
     DecodeNibblesK(p + 48, g[0]);
     DecodeNibblesK(p + 112, g[1]);
-    g[0].q[0] = AddPlane<0, 4>(g[0].q[0], p + 16);
-    g[0].q[1] = AddPlane<0, 4>(g[0].q[1], p + 32);
-    g[1].q[0] = AddPlane<1, 4>(g[1].q[0], p + 16);
-    g[1].q[1] = AddPlane<1, 4>(g[1].q[1], p + 32);
+    g[0].q[0] = AddBitPlane<0, 4>(g[0].q[0], p + 16);
+    g[0].q[1] = AddBitPlane<0, 4>(g[0].q[1], p + 32);
+    g[1].q[0] = AddBitPlane<1, 4>(g[1].q[0], p + 16);
+    g[1].q[1] = AddBitPlane<1, 4>(g[1].q[1], p + 32);
     g[0].scale[0] = Spread<0, 1>(scales);
     g[1].scale[0] = Spread<4, 1>(scales);
     g[0].min[0] = Spread<8, 1>(scales);
@@ -443,10 +443,10 @@ struct DecodeQ3_K {
   }
   static TAEL_INLINE void Decode(WholeGroup, const uint8_t* p, Group* g) {
     SpreadTwoScales(RawScales(p), g);
-    g[0].q[0] = AddPlane<0, 2>(DecodeTwoBits(p + 32), p);
-    g[0].q[1] = AddPlane<0, 2>(DecodeTwoBits(p + 48), p + 16);
-    g[1].q[0] = AddPlane<1, 2>(DecodeTwoBits(p + 64), p);
-    g[1].q[1] = AddPlane<1, 2>(DecodeTwoBits(p + 80), p + 16);
+    g[0].q[0] = AddBitPlane<0, 2>(DecodeTwoBits(p + 32), p);
+    g[0].q[1] = AddBitPlane<0, 2>(DecodeTwoBits(p + 48), p + 16);
+    g[1].q[0] = AddBitPlane<1, 2>(DecodeTwoBits(p + 64), p);
+    g[1].q[1] = AddBitPlane<1, 2>(DecodeTwoBits(p + 80), p + 16);
   }
 };
 
@@ -476,23 +476,6 @@ struct DecodeIQ4_XS {
     }
   }
 };
-
-// Calls visit.operator()<Decoder>() for each quantised format.
-template <typename Visitor>
-constexpr void ForEachDecoder(Visitor&& visit) {
-  visit.template operator()<DecodeQ4_0>();
-  visit.template operator()<DecodeQ4_1>();
-  visit.template operator()<DecodeQ5_0>();
-  visit.template operator()<DecodeQ5_1>();
-  visit.template operator()<DecodeQ8_0>();
-  visit.template operator()<DecodeQ2_K>();
-  visit.template operator()<DecodeQ3_K>();
-  visit.template operator()<DecodeQ4_K>();
-  visit.template operator()<DecodeQ5_K>();
-  visit.template operator()<DecodeQ6_K>();
-  visit.template operator()<DecodeIQ4_NL>();
-  visit.template operator()<DecodeIQ4_XS>();
-}
 
 // Calls f(source, column, row) for each step of a row: whole groups, then what is left. `step` is
 // the number of columns that a Decode() yields.

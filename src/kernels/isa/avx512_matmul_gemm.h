@@ -21,6 +21,8 @@ struct TileCall {
   size_t y_stride;
   size_t num_tokens;  // to store
   __mmask16 rows;
+  const uint8_t* next;  // kTileShare bytes to prefetch per block, every next_step bytes
+  size_t next_step;
 };
 
 // start + the products of `kCount` registers of weights with 4 * kCount activations.
@@ -71,7 +73,11 @@ __attribute__((noinline)) void MultiplyTile(const TileCall& call) {
   for (size_t t = 0; t < kTokens; ++t) acc[t] = _mm512_setzero_ps();
   const uint8_t* p = call.panel;
   const TileBlock* act = call.act;
+  const uint8_t* next = call.next;
   for (size_t block = 0; block < call.num_blocks; ++block, ++act, p += Layout::kBlockBytes) {
+    _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(next + kCacheLine), _MM_HINT_T1);
+    next += call.next_step;
     __m512i w[8];
 #pragma GCC unroll 8
     for (size_t i = 0; i < 8; ++i) w[i] = _mm512_load_si512(p + i * kVectorBytes);
@@ -105,11 +111,6 @@ inline void MultiplyAnyTile(const TileCall& call) {
   MultiplyTile<kHasMin, kTwoScales, 16>(call);
 }
 
-template <typename Format>
-constexpr size_t PanelBytes(size_t k) {
-  return k / kActBlock * LayoutOf<Format>::kBlockBytes;
-}
-
 // Panels per pass: several share one walk over the activations, if there are many of those.
 template <typename Format>
 constexpr size_t PanelsPerPass(size_t num_tokens, size_t k) {
@@ -118,9 +119,8 @@ constexpr size_t PanelsPerPass(size_t num_tokens, size_t k) {
   return fit < kMostPanels ? fit : kMostPanels;
 }
 
-template <typename Decoder>
+template <typename Format, typename Unpacker>
 void MatmulTiles(const MatmulCall& call) {
-  using Format = typename Decoder::Format;
   const auto* w = reinterpret_cast<const uint8_t*>(call.w);
   auto* scratch = reinterpret_cast<uint8_t*>(call.scratch);
   const size_t panel_bytes = PanelBytes<Format>(call.k), num_blocks = call.k / kActBlock;
@@ -130,9 +130,9 @@ void MatmulTiles(const MatmulCall& call) {
     const auto rows_of = [=](size_t r) { return pass - r < kPanelRows ? pass - r : kPanelRows; };
     for (size_t r = 0; r < pass; r += kPanelRows) {
       const uint8_t* rows = w + (begin + r) * call.row_bytes;
-      UnpackPanel<Decoder>(rows, call.row_bytes, rows_of(r), call.k,
-                           rows + pass_rows * call.row_bytes,
-                           scratch + r / kPanelRows * panel_bytes);
+      UnpackPanel<Format, Unpacker>(rows, call.row_bytes, rows_of(r), call.k,
+                                    rows + pass_rows * call.row_bytes,
+                                    scratch + r / kPanelRows * panel_bytes);
     }
     for (size_t t = 0; t < call.num_tokens; t += kTileTokens) {
       const size_t tokens = call.num_tokens - t;
@@ -142,12 +142,15 @@ void MatmulTiles(const MatmulCall& call) {
                     call.y + t * call.y_stride + begin,
                     call.y_stride,
                     tokens < kTileTokens ? tokens : kTileTokens,
-                    0};
+                    0,
+                    w + (begin + pass_rows) * call.row_bytes + kRawBytes<Format> - kTileShare,
+                    kRawBytes<Format>};
       for (size_t r = 0; r < pass; r += kPanelRows) {
         tile.rows = static_cast<__mmask16>((1u << rows_of(r)) - 1);
         MultiplyAnyTile<Format::kHasMin, Format::kTwoScales>(tile);
         tile.panel += panel_bytes;
         tile.y += kPanelRows;
+        tile.next += kPanelRows * call.row_bytes;
       }
     }
   }

@@ -1,4 +1,4 @@
-// One token: dot products along k on raw rows, bound by memory.
+// One or two tokens: dot products along k on raw rows, bound by memory.
 //
 // A thread reads two streams, the two halves of its rows, because hardware prefetchers follow two
 // purely sequential streams but not two neighbouring rows of 1 KB (KERNELS: 5-20 % over one
@@ -53,15 +53,20 @@ TAEL_INLINE __m512 AddGroup(const Group& g, const VectorGroup& act, __m512 acc) 
   }
 }
 
-// y[0] and, for two streams, y[row_step]: rows w and w + row_step * row_bytes.
-template <typename Decoder, size_t kStreams>
-inline void DotRows(const uint8_t* w, size_t stream_bytes, size_t k, const VectorGroup* act,
-                    float* y, size_t y_step) {
-  __m512 acc[kStreams];
+// Rows w and, for two streams, w + stream_bytes: y[t * y_stride] and y[t * y_stride + y_step].
+template <typename Decoder, size_t kStreams, size_t kTokens>
+inline void DotRows(const uint8_t* w, size_t stream_bytes, size_t y_step, const MatmulCall& call,
+                    float* y) {
+  const auto* act = reinterpret_cast<const VectorGroup*>(call.act);
+  const size_t token_groups = VectorGroups(call.k);
+  __m512 acc[kStreams][kTokens];
 #pragma GCC unroll 2
-  for (size_t s = 0; s < kStreams; ++s) acc[s] = _mm512_setzero_ps();
+  for (size_t s = 0; s < kStreams; ++s) {
+#pragma GCC unroll 2
+    for (size_t t = 0; t < kTokens; ++t) acc[s][t] = _mm512_setzero_ps();
+  }
   ForEachStep<Decoder>(
-      k, [&](auto source, size_t column, size_t offset) __attribute__((always_inline)) {
+      call.k, [&](auto source, size_t column, size_t offset) __attribute__((always_inline)) {
         const VectorGroup* groups = act + column / kGroupColumns;
 #pragma GCC unroll 2
         for (size_t s = 0; s < kStreams; ++s) {
@@ -71,26 +76,33 @@ inline void DotRows(const uint8_t* w, size_t stream_bytes, size_t k, const Vecto
           Decoder::Decode(source, p, g);
 #pragma GCC unroll 2
           for (size_t i = 0; i < Decoder::kGroups; ++i) {
-            acc[s] = AddGroup<Decoder>(g[i], groups[i], acc[s]);
+#pragma GCC unroll 2
+            for (size_t t = 0; t < kTokens; ++t) {
+              acc[s][t] = AddGroup<Decoder>(g[i], groups[t * token_groups + i], acc[s][t]);
+            }
           }
         }
       });
 #pragma GCC unroll 2
-  for (size_t s = 0; s < kStreams; ++s) y[s * y_step] = _mm512_reduce_add_ps(acc[s]);
+  for (size_t s = 0; s < kStreams; ++s) {
+#pragma GCC unroll 2
+    for (size_t t = 0; t < kTokens; ++t) {
+      y[t * call.y_stride + s * y_step] = _mm512_reduce_add_ps(acc[s][t]);
+    }
+  }
 }
 
-template <typename Decoder>
-void MatmulVector(const MatmulCall& call) {
+template <typename Decoder, size_t kTokens>
+inline void MatmulVectors(const MatmulCall& call) {
   const auto* w = reinterpret_cast<const uint8_t*>(call.w);
-  const auto* act = reinterpret_cast<const VectorGroup*>(call.act);
   const size_t num_rows = call.row_end - call.row_begin, half = num_rows / 2;
   for (size_t r = call.row_begin; r < call.row_begin + half; ++r) {
-    DotRows<Decoder, 2>(w + r * call.row_bytes, half * call.row_bytes, call.k, act, call.y + r,
-                        half);
+    DotRows<Decoder, 2, kTokens>(w + r * call.row_bytes, half * call.row_bytes, half, call,
+                                 call.y + r);
   }
   if (num_rows % 2 != 0) {
     const size_t last = call.row_end - 1;
-    DotRows<Decoder, 1>(w + last * call.row_bytes, 0, call.k, act, call.y + last, 0);
+    DotRows<Decoder, 1, kTokens>(w + last * call.row_bytes, 0, 0, call, call.y + last);
   }
 }
 

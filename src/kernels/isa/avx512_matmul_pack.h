@@ -1,13 +1,13 @@
 // Packed activations of the avx512 matrix products: symmetric int8, one scale per 32 values.
 //
-// Format kVector, for one token. Per 128 columns, in the order of the decoders (q[0], q[1]):
+// Format kVectors, for one or two tokens. Per token, per 128 columns, in the order of the decoders:
 //
 //   q[0] 64 | q[1] 64 | -sum 16 i32 | -sum of q[1] 16 i32 | scale 16 f32 | scale * sum 16 f32
 //
 // with one entry per 4-byte lane; sums are over the lane's values of q[0] and q[1]. A row length
 // that is no multiple of 128 is filled up with zeros.
 //
-// Format kTiles, for several tokens. Per 16 tokens (the last tile is filled up with zeros), per 32
+// Format kTiles, for more tokens. Per 16 tokens (the last tile is filled up with zeros), per 32
 // columns:
 //
 //   q [16][32] | Side: 16 entries, one per token, of each of its members
@@ -20,9 +20,12 @@
 namespace tael::kernels {
 namespace {
 
-constexpr ActFormat kVector{1};
+constexpr ActFormat kVectors{1};
 constexpr ActFormat kTiles{2};
 
+// With two tokens the dot products are 1.6 times as fast as unpacking rows into panels, with three
+// both are level (Zen 4, Q4_1 and Q8_0).
+constexpr size_t kMostVectors = 2;
 constexpr size_t kActBlock = 32;  // activations that share a scale
 constexpr size_t kTileTokens = 16;
 constexpr int kPanelBias = 128;  // panels hold weights + 128, so one start value serves all types
@@ -122,8 +125,11 @@ inline void PackTile(const float* x, size_t x_stride, size_t num_tokens, size_t 
 
 inline void PackAct(ActFormat format, const PackCall& call) {
   const size_t k = call.k;
-  if (format == kVector) {
-    PackVector(call.x, k, reinterpret_cast<VectorGroup*>(call.out));
+  if (format == kVectors) {
+    auto* vectors = reinterpret_cast<VectorGroup*>(call.out);
+    for (size_t t = call.token_begin; t < call.token_end; ++t) {
+      PackVector(call.x + t * call.x_stride, k, vectors + t * VectorGroups(k));
+    }
     return;
   }
   if (format == kTiles) {
@@ -143,13 +149,13 @@ inline void PackAct(ActFormat format, const PackCall& call) {
 
 inline ActFormat FormatFor(WeightType type, size_t num_tokens) {
   if (IsFloatType(type)) return ActFormat::kF32Rows;
-  return num_tokens == 1 ? kVector : kTiles;
+  return num_tokens <= kMostVectors ? kVectors : kTiles;
 }
 
 inline size_t TileTokens(ActFormat format) { return format == kTiles ? kTileTokens : 1; }
 
 inline size_t ActBytes(ActFormat format, size_t num_tokens, size_t k) {
-  if (format == kVector) return VectorGroups(k) * sizeof(VectorGroup);
+  if (format == kVectors) return num_tokens * VectorGroups(k) * sizeof(VectorGroup);
   if (format == kTiles) {
     return (num_tokens + kTileTokens - 1) / kTileTokens * (k / kActBlock) * sizeof(TileBlock);
   }
