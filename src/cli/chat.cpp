@@ -114,7 +114,11 @@ Result<engine::GenerateResult> Conversation::Answer(std::string text) {
     return result;
   }
   held_.insert(held_.end(), result->tokens.begin(), result->tokens.end());
-  messages_.push_back({"assistant", result->text});
+  if (result->text.empty() && result->finish_reason == engine::FinishReason::kCancelled) {
+    messages_.pop_back();  // stopped before the first word: as if it had not been asked
+  } else {
+    messages_.push_back({"assistant", result->text});
+  }
   turns_.push_back({{"user", std::move(text)},
                     {"text", result->text},
                     {"prompt_tokens", result->prompt_tokens},

@@ -226,6 +226,9 @@ void AddBench(CLI::App& app, CommandOptions& chosen) {
       ->default_str("512");
   AddCount(bench, "-n,--max-tokens", options->max_tokens, "Tokens decoded after it", 1, kMaxTokens)
       ->default_str("64");
+  AddCount(bench, "--sessions", options->sessions, "Sessions at once; more than 1 comes later", 1,
+           1)
+      ->default_str("1");
   AddCount(bench, "-r,--repeats", options->repeats, "Timed runs; medians are shown", 1, 1000)
       ->default_str("3");
 }

@@ -254,16 +254,35 @@ TEST(Generate, CancellingKeepsWhatWasSaid) {
   EXPECT_FALSE(result.text.empty());
 }
 
-TEST(Generate, SamplingFromTheWholeVocabularyIsCounted) {
+TEST(Generate, TheRepeatPenaltyKnowsPromptAndAnswer) {
   const auto engine = MakeEngine("llama_gqa");
-  GenerateOptions options = Greedy(2);
-  options.sampler.temperature = 1;
-  options.sampler.top_k = 0;
-  const std::vector<TokenId> prompt = {TokenId{5}};
-  const uint64_t before = engine->budget().reserved_bytes();
+  const Golden golden = LoadGolden("llama_gqa");
+  GenerateOptions options = Greedy(40);
+  options.sampler.repeat_penalty = 100;
+  options.sampler.repeat_last_n = 100;
   Session session = engine->NewSession();
-  EXPECT_EQ(MustGenerate(session, prompt, options).tokens.size(), 2u);
-  EXPECT_EQ(engine->budget().reserved_bytes(), before);  // and given back
+  const GenerateResult result = MustGenerate(session, golden.prompt, options);
+  std::vector<TokenId> all = golden.prompt;
+  for (TokenId id : result.tokens) {
+    EXPECT_EQ(std::count(all.begin(), all.end(), id), 0) << ToInt(id);
+    all.push_back(id);
+  }
+}
+
+TEST(Generate, AnUnfinishedCharacterAtTheEndBecomesOneReplacement) {
+  const auto engine = MakeEngine("llama_gqa");
+  const TokenId first_byte = engine->tokenizer().Find("<0xE4>");
+  const TokenId second_byte = engine->tokenizer().Find("<0xB8>");
+  ASSERT_GE(ToInt(first_byte), 0);
+  GenerateOptions options = Greedy(2);
+  options.force_tokens = {first_byte, second_byte};
+  std::string streamed;
+  GenerateCallbacks callbacks;
+  callbacks.on_text = [&](std::string_view piece) { streamed += piece; };
+  Session session = engine->NewSession();
+  const std::vector<TokenId> prompt = {TokenId{300}};
+  EXPECT_EQ(MustGenerate(session, prompt, options, callbacks).text, "\uFFFD");
+  EXPECT_EQ(streamed, "\uFFFD");
 }
 
 }  // namespace

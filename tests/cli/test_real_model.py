@@ -59,6 +59,13 @@ class SmolLM2(Case):
         blocks = -(-1007 // 16)
         self.assertLessEqual(memory["parts"]["kv"], (blocks + 1) * 16 * 30 * 2 * 3 * 64 * 2)
 
+    def test_sampling_from_the_whole_vocabulary_is_in_the_ledger(self):
+        arguments = ["run", "-m", self.model, "--raw", "-p", "x", "-n", 2, "--ctx", 64]
+        memory = self.json_of(*arguments, "--top-k", 0)["memory"]
+        self.assertGreaterEqual(memory["high_water_bytes"] - memory["reserved_bytes"], 49152 * 8)
+        memory = self.json_of(*arguments)["memory"]
+        self.assertEqual(memory["high_water_bytes"], memory["reserved_bytes"])
+
     def test_a_budget_of_8_mb_is_refused_part_by_part(self):
         self.fails(3, "run", "-m", self.model, "-p", "x", "--budget", "8M",
                    names=["weights 9[0-9.]+ MB", "kv", "activations", "missing"])

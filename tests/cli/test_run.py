@@ -133,7 +133,7 @@ class Prompt(Case):
         self.assertEqual(results[0]["prompt_tokens"], results[1]["prompt_tokens"])
 
     def test_gets_one_bos_where_the_file_asks_for_it(self):
-        for model, bos in (("llama_gqa", 1), ("gemma3", 1), ("qwen2_tied", 0)):
+        for model, bos in (("llama_gqa", 1), ("gemma3", 1), ("qwen2_tied", 0), ("smollm3", 0)):
             plain = len(self.json_of("tokenize", "-m", tiny(model), "-p", "hello")["tokens"])
             for flags in ([], ["--raw"]):
                 result = self.json_of("run", "-m", tiny(model), "-p", "hello", "-n", 1, *flags)
