@@ -45,11 +45,10 @@ struct Runnables {
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                       __builtin_cpu_supports("f16c");
     Add("avx2", avx2, kAvx2Matmul, kAvx2Vector, kAvx2Kv);
-    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
-                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-                        __builtin_cpu_supports("avx512dq") &&
-                        __builtin_cpu_supports("avx512vbmi") &&
-                        __builtin_cpu_supports("avx512vnni");
+    const bool avx512 =
+        avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
     Add("avx512vnni", avx512, kAvx512Matmul, kAvx512Vector, kAvx512Kv);
 #elif defined(__aarch64__)
     Add("neon", true, kNeonMatmul, kNeonVector, kNeonKv);

@@ -46,10 +46,10 @@ struct BlockShape {
   uint16_t bytes;
 };
 inline constexpr BlockShape kBlockShapes[kNumWeightTypes] = {
-    {1, 4},     {1, 2},     {32, 18},   {32, 20},   {0, 0},   {0, 0},   {32, 22}, {32, 24},
-    {32, 34},   {0, 0},     {256, 84},  {256, 110}, {256, 144}, {256, 176}, {256, 210}, {0, 0},
-    {0, 0},     {0, 0},     {0, 0},     {0, 0},     {32, 18}, {0, 0},   {0, 0},   {256, 136},
-    {0, 0},     {0, 0},     {0, 0},     {0, 0},     {0, 0},   {0, 0},   {1, 2},
+    {1, 4},   {1, 2}, {32, 18},  {32, 20},   {0, 0},     {0, 0},     {32, 22},   {32, 24},
+    {32, 34}, {0, 0}, {256, 84}, {256, 110}, {256, 144}, {256, 176}, {256, 210}, {0, 0},
+    {0, 0},   {0, 0}, {0, 0},    {0, 0},     {32, 18},   {0, 0},     {0, 0},     {256, 136},
+    {0, 0},   {0, 0}, {0, 0},    {0, 0},     {0, 0},     {0, 0},     {1, 2},
 };
 
 // Vector loads may reach this far past the last row they were given. Callers make sure the bytes
@@ -111,8 +111,8 @@ struct MatmulTable {
 struct VectorTable {
   // out = x / sqrt(mean(x^2) + eps) * weight. `out` may be `x`.
   void (*rms_norm)(const float* x, const float* weight, float eps, size_t n, float* out);
-  void (*add)(float* x, const float* y, size_t n);    // x += y
-  void (*scale)(float* x, float factor, size_t n);    // x *= factor
+  void (*add)(float* x, const float* y, size_t n);  // x += y
+  void (*scale)(float* x, float factor, size_t n);  // x *= factor
   // Rotates the first 2 * half values of one head in place by cos/sin[half].
   void (*rope_halves)(float* x, const float* cos, const float* sin, size_t half);  // (i, i + half)
   void (*rope_pairs)(float* x, const float* cos, const float* sin, size_t half);   // (2i, 2i + 1)

@@ -24,39 +24,11 @@ constexpr WeightType kQuantisedTypes[] = {
 constexpr WeightType kFloatTypes[] = {WeightType::kF32, WeightType::kF16, WeightType::kBF16};
 
 const char* Name(WeightType type) {
-  switch (type) {
-    case WeightType::kF32:
-      return "F32";
-    case WeightType::kF16:
-      return "F16";
-    case WeightType::kQ4_0:
-      return "Q4_0";
-    case WeightType::kQ4_1:
-      return "Q4_1";
-    case WeightType::kQ5_0:
-      return "Q5_0";
-    case WeightType::kQ5_1:
-      return "Q5_1";
-    case WeightType::kQ8_0:
-      return "Q8_0";
-    case WeightType::kQ2_K:
-      return "Q2_K";
-    case WeightType::kQ3_K:
-      return "Q3_K";
-    case WeightType::kQ4_K:
-      return "Q4_K";
-    case WeightType::kQ5_K:
-      return "Q5_K";
-    case WeightType::kQ6_K:
-      return "Q6_K";
-    case WeightType::kIQ4_NL:
-      return "IQ4_NL";
-    case WeightType::kIQ4_XS:
-      return "IQ4_XS";
-    case WeightType::kBF16:
-      return "BF16";
-  }
-  return "?";
+  static constexpr const char* kNames[kNumWeightTypes] = {
+      "F32",  "F16",    "Q4_0", "Q4_1", "?", "?", "Q5_0", "Q5_1", "Q8_0", "?",      "Q2_K",
+      "Q3_K", "Q4_K",   "Q5_K", "Q6_K", "?", "?", "?",    "?",    "?",    "IQ4_NL", "?",
+      "?",    "IQ4_XS", "?",    "?",    "?", "?", "?",    "?",    "BF16"};
+  return kNames[static_cast<size_t>(type)];
 }
 
 size_t Index(WeightType type) { return static_cast<size_t>(type); }
@@ -86,9 +58,8 @@ std::pair<double, double> ScaleMinK4(const uint8_t* b, size_t s) {
   return {Half(b) * scale, Half(b + 2) * min};
 }
 
-// Value i of the block at b.
-double WeightInBlock(WeightType type, const uint8_t* b, size_t i) {
-  const size_t half = i / 128, quarter = i % 128 / 32, in32 = i % 32;  // of K blocks
+// Value i of a float, or of the block of 32 at b.
+double WeightInSmallBlock(WeightType type, const uint8_t* b, size_t i) {
   switch (type) {
     case WeightType::kF32: {
       float v;
@@ -113,6 +84,17 @@ double WeightInBlock(WeightType type, const uint8_t* b, size_t i) {
       return Half(b) * (Nibble(b + 8, i) + 16 * Bit(b + 4, i)) + Half(b + 2);
     case WeightType::kQ8_0:
       return Half(b) * static_cast<int8_t>(b[2 + i]);
+    case WeightType::kIQ4_NL:
+      return Half(b) * kLevels[Nibble(b + 2, i)];
+    default:
+      return 0;
+  }
+}
+
+// Value i of the block of 256 at b.
+double WeightInBlockOf256(WeightType type, const uint8_t* b, size_t i) {
+  const size_t half = i / 128, quarter = i % 128 / 32, in32 = i % 32;
+  switch (type) {
     case WeightType::kQ2_K: {
       const int q = (b[16 + half * 32 + in32] >> (2 * quarter)) & 3;
       return Half(b + 80) * (b[i / 16] & 15) * q - Half(b + 82) * (b[i / 16] >> 4);
@@ -142,21 +124,22 @@ double WeightInBlock(WeightType type, const uint8_t* b, size_t i) {
       const int high = (b[128 + half * 32 + in32] >> (2 * quarter)) & 3;
       return Half(b + 208) * static_cast<int8_t>(b[192 + i / 16]) * (low + 16 * high - 32);
     }
-    case WeightType::kIQ4_NL:
-      return Half(b) * kLevels[Nibble(b + 2, i)];
     case WeightType::kIQ4_XS: {
       const size_t s = i / 32;
       const int low = (b[4 + s / 2] >> (4 * (s % 2))) & 15;
       const int high = ((b[2] | b[3] << 8) >> (2 * s)) & 3;
       return Half(b) * (low + 16 * high - 32) * kLevels[Nibble(b + 8 + 16 * s, in32)];
     }
+    default:
+      return 0;
   }
-  return 0;
 }
 
 double Weight(WeightType type, const uint8_t* row, size_t i) {
   const BlockShape shape = Shape(type);
-  return WeightInBlock(type, row + i / shape.elements * shape.bytes, i % shape.elements);
+  const uint8_t* block = row + i / shape.elements * shape.bytes;
+  return shape.elements == 256 ? WeightInBlockOf256(type, block, i % 256)
+                               : WeightInSmallBlock(type, block, i % shape.elements);
 }
 
 // Activations as the contract of pack_act() defines them, dequantised.
