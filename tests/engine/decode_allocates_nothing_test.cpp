@@ -32,6 +32,10 @@ void* CountedAllocate(size_t bytes, std::align_val_t alignment) {
 
 void* operator new(size_t bytes) { return CountedAllocate(bytes); }
 void* operator new[](size_t bytes) { return CountedAllocate(bytes); }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return CountedAllocate(bytes); }
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept {
+  return CountedAllocate(bytes);
+}
 void* operator new(size_t bytes, std::align_val_t align) { return CountedAllocate(bytes, align); }
 void* operator new[](size_t bytes, std::align_val_t align) { return CountedAllocate(bytes, align); }
 void operator delete(void* memory) noexcept { std::free(memory); }
