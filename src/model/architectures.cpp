@@ -9,7 +9,7 @@ constexpr std::array<Architecture, 8> kArchitectures = {{
     // Llama 2 and 3, Mistral, SmolLM2, TinyLlama. The file's q and k rows are permuted for
     // rotation of adjacent pairs; Llama 3's factors come as `rope_freqs.weight`.
     {.name = "llama", .rope_layout = RopeLayout::kPairs, .window = WindowPattern::kAllLayers},
-    {.name = "qwen2"},
+    {.name = "qwen2", .qkv_bias = true},
     {.name = "qwen3", .qk_norm = QkNorm::kPerHead},
     {.name = "gemma2",
      .activation = Activation::kGelu,

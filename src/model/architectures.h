@@ -25,6 +25,7 @@ struct Architecture {
   WindowPattern window = WindowPattern::kNone;
   bool pre_norm = true;
   bool post_norm = false;
+  bool qkv_bias = false;
   bool scale_embedding = false;  // embeddings are multiplied by sqrt(model_dim)
   uint32_t no_rope_every = 0;    // layer i is not rotated when (i + 1) % n == 0
   double local_rope_base = 0;    // local layers rotate with their own base (0: with the global)

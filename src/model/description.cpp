@@ -178,6 +178,7 @@ Result<ModelDescription> Describe(const gguf::File& file) {
   if (display_name) out.name = *display_name;
   out.pre_norm = architecture->pre_norm;
   out.post_norm = architecture->post_norm;
+  out.qkv_bias = architecture->qkv_bias;
   out.qk_norm = architecture->qk_norm;
   out.rope_layout = architecture->rope_layout;
   out.activation = architecture->activation;

@@ -58,6 +58,7 @@ struct ModelDescription {
 
   bool pre_norm = true;    // norm before attention and FFN
   bool post_norm = false;  // norm after them, before the residual add
+  bool qkv_bias = false;   // q, k and v always have biases (elsewhere: where the file has them)
   QkNorm qk_norm = QkNorm::kNone;
   RopeLayout rope_layout = RopeLayout::kHalves;
   Activation activation = Activation::kSilu;

@@ -26,8 +26,8 @@ struct Change {
   std::function<void(gguf::Writer&)> extra;
 };
 
-std::string WriteChanged(const Change& change) {
-  const auto mapping = mem::FileMapping::Open(Tiny("llama_gqa"));
+std::string WriteChanged(const Change& change, const char* original = "llama_gqa") {
+  const auto mapping = mem::FileMapping::Open(Tiny(original));
   const auto file = gguf::File::Parse(mapping->bytes());
   gguf::Writer writer;
   for (const auto& [key, value] : file->metadata()) {
@@ -45,8 +45,8 @@ std::string WriteChanged(const Change& change) {
   return path;
 }
 
-Error OpenError(const Change& change) {
-  const std::string path = WriteChanged(change);
+Error OpenError(const Change& change, const char* original = "llama_gqa") {
+  const std::string path = WriteChanged(change, original);
   const auto model = Model::Open(path);
   std::remove(path.c_str());
   EXPECT_FALSE(model.has_value());
@@ -117,6 +117,19 @@ TEST(Model, AMissingTensorIsNamed) {
   EXPECT_EQ(error.code, ErrorCode::kMalformed);
   EXPECT_THAT(error.Message(), HasSubstr("missing tensor"));
   EXPECT_THAT(error.Message(), HasSubstr("blk.2.attn_k.weight"));
+}
+
+TEST(Model, AMissingBiasIsAMissingTensor) {
+  for (const char* missing : {"blk.1.attn_k.bias", "blk.0.attn_q.bias"}) {
+    const Error error =
+        OpenError({.key = {},
+                   .tensor = [missing](const gguf::TensorInfo& tensor, std::span<const std::byte>,
+                                       gguf::Writer&) { return tensor.name == missing; },
+                   .extra = {}},
+                  "qwen2_tied");
+    EXPECT_EQ(error.code, ErrorCode::kMalformed);
+    EXPECT_THAT(error.Message(), HasSubstr(missing));
+  }
 }
 
 TEST(Model, ATensorTooManyIsNamed) {

@@ -22,6 +22,10 @@ class Binder {
 
   bool Has(const std::string& name) const { return file_.FindTensor(name) != nullptr; }
 
+  // Whether the layers have a part that some models of a family lack: as the first layer has it or
+  // not, so must all the others.
+  bool LayersHave(const std::string& part) const { return Has("blk.0." + part); }
+
   // A matrix of `cols` columns and `rows` rows.
   Status BindMatrix(const std::string& name, uint64_t rows, uint64_t cols, Matrix& matrix) {
     TAEL_ASSIGN_OR_RETURN(const gguf::TensorInfo* tensor, Take(name));
@@ -116,22 +120,20 @@ Status BindQkv(Binder& binder, const ModelDescription& model, const std::string&
     out.q = RowSlice(fused, 0, q_dim);
     out.k = RowSlice(fused, q_dim, kv_dim);
     out.v = RowSlice(fused, q_dim + kv_dim, kv_dim);
-    const float* bias = nullptr;
+    if (!binder.LayersHave("attn_qkv.bias")) return {};
     TAEL_RETURN_IF_ERROR(
-        binder.BindOptionalVector(prefix + "attn_qkv.bias", q_dim + 2 * kv_dim, bias));
-    if (bias != nullptr) {
-      out.q_bias = bias;
-      out.k_bias = bias + q_dim;
-      out.v_bias = bias + q_dim + kv_dim;
-    }
+        binder.BindVector(prefix + "attn_qkv.bias", q_dim + 2 * kv_dim, out.q_bias));
+    out.k_bias = out.q_bias + q_dim;
+    out.v_bias = out.q_bias + q_dim + kv_dim;
     return {};
   }
   TAEL_RETURN_IF_ERROR(binder.BindMatrix(prefix + "attn_q.weight", q_dim, model.model_dim, out.q));
   TAEL_RETURN_IF_ERROR(binder.BindMatrix(prefix + "attn_k.weight", kv_dim, model.model_dim, out.k));
   TAEL_RETURN_IF_ERROR(binder.BindMatrix(prefix + "attn_v.weight", kv_dim, model.model_dim, out.v));
-  TAEL_RETURN_IF_ERROR(binder.BindOptionalVector(prefix + "attn_q.bias", q_dim, out.q_bias));
-  TAEL_RETURN_IF_ERROR(binder.BindOptionalVector(prefix + "attn_k.bias", kv_dim, out.k_bias));
-  return binder.BindOptionalVector(prefix + "attn_v.bias", kv_dim, out.v_bias);
+  if (!model.qkv_bias && !binder.LayersHave("attn_q.bias")) return {};
+  TAEL_RETURN_IF_ERROR(binder.BindVector(prefix + "attn_q.bias", q_dim, out.q_bias));
+  TAEL_RETURN_IF_ERROR(binder.BindVector(prefix + "attn_k.bias", kv_dim, out.k_bias));
+  return binder.BindVector(prefix + "attn_v.bias", kv_dim, out.v_bias);
 }
 
 Status BindNorms(Binder& binder, const ModelDescription& model, const std::string& prefix,
@@ -179,8 +181,10 @@ Status BindLayer(Binder& binder, const ModelDescription& model, uint32_t index, 
   TAEL_RETURN_IF_ERROR(BindQkv(binder, model, prefix, kv_dim, out));
   TAEL_RETURN_IF_ERROR(binder.BindMatrix(prefix + "attn_output.weight", model.model_dim,
                                          uint64_t{model.num_heads} * model.head_dim, out.output));
-  TAEL_RETURN_IF_ERROR(
-      binder.BindOptionalVector(prefix + "attn_output.bias", model.model_dim, out.output_bias));
+  if (binder.LayersHave("attn_output.bias")) {
+    TAEL_RETURN_IF_ERROR(
+        binder.BindVector(prefix + "attn_output.bias", model.model_dim, out.output_bias));
+  }
   TAEL_RETURN_IF_ERROR(BindNorms(binder, model, prefix, kv_dim, out));
   return BindFfn(binder, model, prefix, out);
 }
