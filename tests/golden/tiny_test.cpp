@@ -12,7 +12,7 @@
 
 #include "engine/engine.h"
 #include "exec/reference.h"
-#include "kernels/kernels.h"
+#include "testing.h"
 
 namespace tael {
 namespace {
@@ -80,10 +80,7 @@ struct Distance {
 
 // Differences of log probabilities over the golden's top ids.
 void Compare(const Golden& golden, size_t index, std::span<const float> logits, Distance& out) {
-  double top = -INFINITY, sum = 0;
-  for (float x : logits) top = std::max(top, static_cast<double>(x));
-  for (float x : logits) sum += std::exp(static_cast<double>(x) - top);
-  const double logsumexp = top + std::log(sum);
+  const double logsumexp = LogSumExp(logits);
   const Golden::Position& want = golden.positions[index];
   for (size_t k = 0; k < want.ids.size(); ++k) {
     const double got = static_cast<double>(logits[static_cast<size_t>(want.ids[k])]) - logsumexp;
@@ -99,15 +96,13 @@ std::string ModelPath(const Case& c) {
   return std::string(TAEL_TEST_DATA) + "/tiny/" + c.gguf + ".gguf";
 }
 
-std::unique_ptr<engine::Engine> MakeEngine(const Case& c, exec::Compute compute,
-                                           std::optional<kernels::KvType> kv = {}) {
+std::unique_ptr<engine::Engine> MakeEngine(const Case& c, exec::Compute compute) {
   auto made = engine::Engine::Create({.model_path = ModelPath(c),
                                       .budget_bytes = 1u << 30,
                                       .num_threads = 2,
                                       .context_length = c.context,
                                       .logit_rows = 16,
-                                      .compute = compute,
-                                      .kv_type = kv});
+                                      .compute = compute});
   EXPECT_TRUE(made.has_value()) << (made ? "" : made.error().Message());
   return made ? std::move(*made) : nullptr;
 }
@@ -155,52 +150,43 @@ TEST_P(TinyArchitecture, TheOracleEqualsTransformers) {
   EXPECT_LE(distance.max, 1e-3);
 }
 
-TEST_P(TinyArchitecture, TheEngineWithF32EqualsTransformersHoweverThePromptIsCut) {
-  const auto engine = MakeEngine(GetParam(), exec::Compute::kReference);
+// The whole prompt at once, and in chunks of 1, 7 and 16 tokens.
+void ExpectEveryCutWithin(const Case& c, exec::Compute compute, double max, double rms) {
+  const auto engine = MakeEngine(c, compute);
   ASSERT_NE(engine, nullptr);
-  const auto goldens = LoadGoldens(GetParam().golden);
+  const auto goldens = LoadGoldens(c.golden);
   for (size_t chunk : {kWhole, size_t{1}, size_t{7}, size_t{16}}) {
     const Distance distance = RunEngine(*engine, goldens, chunk);
     EXPECT_GT(distance.count, 0u);
-    EXPECT_LE(distance.max, 1e-3) << "chunks of " << chunk;
+    EXPECT_LE(distance.max, max) << "chunks of " << chunk;
+    EXPECT_LE(distance.rms(), rms) << "chunks of " << chunk;
   }
+}
+
+TEST_P(TinyArchitecture, TheEngineWithF32EqualsTransformersHoweverThePromptIsCut) {
+  ExpectEveryCutWithin(GetParam(), exec::Compute::kReference, 1e-3, 1e-3);
 }
 
 TEST_P(TinyArchitecture, TheFastPathWithF16KvStaysWithinItsLimit) {
-  const auto engine = MakeEngine(GetParam(), exec::Compute::kFast);
-  ASSERT_NE(engine, nullptr);
-  const auto goldens = LoadGoldens(GetParam().golden);
-  for (size_t chunk : {kWhole, size_t{1}, size_t{7}, size_t{16}}) {
-    const Distance distance = RunEngine(*engine, goldens, chunk);
-    EXPECT_GT(distance.count, 0u);
-    EXPECT_LE(distance.max, 5e-2) << "chunks of " << chunk;
-    EXPECT_LE(distance.rms(), 1e-2) << "chunks of " << chunk;
-  }
+  ExpectEveryCutWithin(GetParam(), exec::Compute::kFast, 5e-2, 1e-2);
 }
 
 TEST_P(TinyQuantised, TheEngineWithF32EqualsTheDequantisedReference) {
-  const auto engine = MakeEngine(GetParam(), exec::Compute::kReference);
-  ASSERT_NE(engine, nullptr);
-  const auto goldens = LoadGoldens(GetParam().golden);
-  for (size_t chunk : {kWhole, size_t{1}, size_t{7}, size_t{16}}) {
-    const Distance distance = RunEngine(*engine, goldens, chunk);
-    EXPECT_GT(distance.count, 0u);
-    EXPECT_LE(distance.max, 1e-3) << "chunks of " << chunk;
-  }
+  ExpectEveryCutWithin(GetParam(), exec::Compute::kReference, 1e-3, 1e-3);
 }
 
 // Activations of 8 bits: values on the edge between two steps cascade, so the limit is on the
 // spread rather than on equality (tests/data/tiny/README.md).
 TEST_P(TinyQuantised, TheFastPathStaysWithinTheSpreadOf8BitActivations) {
-  const auto engine = MakeEngine(GetParam(), exec::Compute::kFast);
+  ExpectEveryCutWithin(GetParam(), exec::Compute::kFast, 1.0, 0.15);
+}
+
+// The same file with the window ignored is what the engine must not compute.
+TEST(TinyWindow, IgnoringTheWindowWouldBeSeen) {
+  const Case windowed{"mistral_swa24", "mistral_swa24_full"};
+  const auto engine = MakeEngine(windowed, exec::Compute::kReference);
   ASSERT_NE(engine, nullptr);
-  const auto goldens = LoadGoldens(GetParam().golden);
-  for (size_t chunk : {kWhole, size_t{1}, size_t{7}, size_t{16}}) {
-    const Distance distance = RunEngine(*engine, goldens, chunk);
-    EXPECT_GT(distance.count, 0u);
-    EXPECT_LE(distance.max, 1.0) << "chunks of " << chunk;
-    EXPECT_LE(distance.rms(), 0.15) << "chunks of " << chunk;
-  }
+  EXPECT_GT(RunEngine(*engine, LoadGoldens(windowed.golden), kWhole).max, 1.0);
 }
 
 INSTANTIATE_TEST_SUITE_P(, TinyArchitecture,
