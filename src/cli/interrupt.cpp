@@ -31,7 +31,7 @@ void CatchInterrupts(OnRepeat on_repeat) {
   action.sa_handler = OnSignal;
   sigemptyset(&action.sa_mask);
   // Without SA_RESTART, so that a read from the terminal comes back.
-  action.sa_flags = on_repeat == OnRepeat::kEndProcess ? SA_RESETHAND : 0;
+  action.sa_flags = on_repeat == OnRepeat::kEndProcess ? static_cast<int>(SA_RESETHAND) : 0;
   sigaction(SIGINT, &action, nullptr);
 }
 

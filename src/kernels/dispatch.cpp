@@ -4,7 +4,9 @@
 
 #include "kernels/kernels.h"
 
-#if defined(__aarch64__) && defined(__linux__)
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
@@ -33,6 +35,15 @@ namespace {
 
 constexpr size_t kMaxTables = 4;
 
+#if defined(__x86_64__)
+// clang 14 does not know "f16c" in __builtin_cpu_supports. CPUID leaf 1, ECX bit 29; whether the
+// system saves the registers is part of the answer for "avx2".
+bool HasF16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
 struct Runnables {
   std::array<KernelTable, kMaxTables> tables{};
   std::array<const KernelTable*, kMaxTables> list{};
@@ -42,8 +53,7 @@ struct Runnables {
     Add("scalar", true, kScalarMatmul, kScalarVector, kScalarKv);
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                      __builtin_cpu_supports("f16c");
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c();
     Add("avx2", avx2, kAvx2Matmul, kAvx2Vector, kAvx2Kv);
     const bool avx512 =
         avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
