@@ -99,14 +99,7 @@ Result<engine::GenerateResult> Conversation::Answer(std::string text) {
   NoteReuse(before, engine::KeepCommonPrefix(session_, held_, *ids));
 
   Progress progress("reading");
-  engine::GenerateCallbacks callbacks;
-  callbacks.on_prefill = [&progress](uint32_t done, uint32_t total) {
-    progress.Show(done, total);
-    if (done == total) progress.Clear();
-  };
-  if (!options_.output.json) {
-    callbacks.on_text = [](std::string_view piece) { Print(piece); };
-  }
+  const auto callbacks = ShowAnswer(progress, options_.output.json);
   auto result = engine::Generate(session_, *ids, generate_, callbacks);
   held_ = *std::move(ids);
   if (!result) {

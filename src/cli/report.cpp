@@ -33,6 +33,16 @@ void PrintError(const Error& error, bool json) {
   Note(error.Message());
 }
 
+engine::GenerateCallbacks ShowAnswer(Progress& progress, bool json) {
+  engine::GenerateCallbacks callbacks;
+  callbacks.on_prefill = [&progress](uint32_t done, uint32_t total) {
+    progress.Show(done, total);
+    if (done == total) progress.Clear();
+  };
+  if (!json) callbacks.on_text = [](std::string_view text) { Print(text); };
+  return callbacks;
+}
+
 Json IdsToJson(std::span<const TokenId> ids) {
   Json list = Json::array();
   for (TokenId id : ids) list.push_back(ToInt(id));

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "cli/terminal.h"
 #include "engine/engine.h"
 #include "engine/generation.h"
 
@@ -17,6 +18,10 @@ Status PrintJson(const Json& object);
 
 // An error, on stdout as {"error": ...} with `json`, else on stderr.
 void PrintError(const Error& error, bool json);
+
+// Shows the prompt being read on `progress`, which outlives the callbacks, and, but with `json`,
+// streams the answer to stdout.
+engine::GenerateCallbacks ShowAnswer(Progress& progress, bool json);
 
 Json IdsToJson(std::span<const TokenId> ids);
 Json TimingsToJson(const engine::Timings& timings);

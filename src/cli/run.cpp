@@ -119,14 +119,7 @@ Result<int> Execute(const RunOptions& options) {
   }
   engine::Session session = engine.NewSession();
   Progress progress("reading the prompt");
-  engine::GenerateCallbacks callbacks;
-  callbacks.on_prefill = [&progress](uint32_t done, uint32_t total) {
-    progress.Show(done, total);
-    if (done == total) progress.Clear();
-  };
-  if (!options.output.json) {
-    callbacks.on_text = [](std::string_view text) { Print(text); };
-  }
+  const auto callbacks = ShowAnswer(progress, options.output.json);
   TAEL_ASSIGN_OR_RETURN(const auto result,
                         engine::Generate(session, prompt.ids, generate, callbacks));
   TAEL_RETURN_IF_ERROR(PrintResult(options, loaded, result, generate.sampler.seed));

@@ -99,7 +99,10 @@ uint64_t RuntimeBytes(const model::Model& model, uint64_t tokenizer_bytes) {
 // The longest context that fits, in whole blocks, not below `least`.
 uint32_t LongestContext(const model::Model& model, const PlanRequest& request, uint32_t least,
                         uint32_t most, MemoryPlan& plan) {
-  uint32_t low = least, high = most;
+  // Mostly all of it fits, and every try sizes the buffers of every matrix again.
+  FillParts(model, request, most, plan);
+  if (plan.fits()) return most;
+  uint32_t low = least, high = most - 1;
   while (low < high) {
     const uint32_t middle = low + (high - low + 1) / 2;
     FillParts(model, request, middle, plan);
@@ -109,7 +112,6 @@ uint32_t LongestContext(const model::Model& model, const PlanRequest& request, u
       high = middle - 1;
     }
   }
-  if (low == most) return most;
   return std::max(least, low - low % uint32_t{kernels::kBlockTokens});
 }
 
@@ -157,7 +159,7 @@ Result<MemoryPlan> MakePlan(const model::Model& model, const PlanRequest& reques
   plan.min_budget_bytes = plan.needed_bytes;
   if (asked || !plan.fits()) return plan;
   const uint32_t context = LongestContext(model, request, least, m.trained_context, plan);
-  FillParts(model, request, context, plan);
+  if (plan.context_length != context) FillParts(model, request, context, plan);
   return plan;
 }
 
