@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <functional>
 
+#include "base/utf8.h"
 #include "tokenizer/byte_alphabet.h"
 #include "tokenizer/nfc.h"
 #include "tokenizer/special.h"
-#include "tokenizer/utf8.h"
 
 namespace tael::tokenizer {
 namespace {

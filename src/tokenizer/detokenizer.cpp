@@ -2,8 +2,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/utf8.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/utf8.h"
 
 namespace tael::tokenizer {
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 namespace tael::tokenizer {
 namespace {

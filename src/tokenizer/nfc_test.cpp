@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <random>
 
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 namespace tael::tokenizer {
 namespace {

@@ -5,8 +5,8 @@
 #include <charconv>
 #include <optional>
 
+#include "base/utf8.h"
 #include "tokenizer/special.h"
-#include "tokenizer/utf8.h"
 
 namespace tael::tokenizer {
 namespace {

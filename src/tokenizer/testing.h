@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/utf8.h"
 #include "gguf/file.h"
 #include "gguf/writer.h"
 #include "mem/mapping.h"
 #include "tokenizer/byte_alphabet.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/utf8.h"
 
 namespace tael::tokenizer::testing {
 

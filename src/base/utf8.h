@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace tael::tokenizer {
+namespace tael {
 
 enum class Utf8Status : uint8_t {
   kValid,
@@ -35,4 +35,4 @@ void AppendUtf8(uint32_t code_point, std::string& out);
 // U+FFFD, which stands for every invalid sequence in text for people.
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
 
-}  // namespace tael::tokenizer
+}  // namespace tael

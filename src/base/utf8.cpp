@@ -1,9 +1,9 @@
 // See utf8.h.
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 #include <cstring>
 
-namespace tael::tokenizer {
+namespace tael {
 namespace {
 
 // What a lead byte promises: the length of the character and the range of its second byte, which
@@ -87,4 +87,4 @@ void AppendUtf8(uint32_t code_point, std::string& out) {
   }
 }
 
-}  // namespace tael::tokenizer
+}  // namespace tael

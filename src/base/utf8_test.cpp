@@ -1,8 +1,8 @@
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 #include <gtest/gtest.h>
 
-namespace tael::tokenizer {
+namespace tael {
 namespace {
 
 TEST(Utf8, EveryScalarValueSurvivesARoundTrip) {
@@ -51,4 +51,4 @@ TEST(Utf8, TheValidPrefixEndsBeforeTheFirstError) {
 }
 
 }  // namespace
-}  // namespace tael::tokenizer
+}  // namespace tael
