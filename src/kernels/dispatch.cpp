@@ -99,6 +99,19 @@ const KernelTable* Forced() {
 
 TableList Runnable() { return {All().list.data(), All().count}; }
 
+size_t MaxExactTokens(const MatmulTable& table) {
+  constexpr size_t kEnough = 64;  // nobody drafts more
+  for (size_t n = 2; n <= kEnough; ++n) {
+    for (size_t i = 0; i < kNumWeightTypes; ++i) {
+      const auto type = static_cast<WeightType>(i);
+      if (table.matmul[i] != nullptr && table.act_format(type, n) != table.act_format(type, 1)) {
+        return n - 1;
+      }
+    }
+  }
+  return kEnough;
+}
+
 bool ForcedIsaIsMissing() {
   return std::getenv("TAEL_FORCE_ISA") != nullptr && Forced() == nullptr;
 }

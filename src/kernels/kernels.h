@@ -107,6 +107,10 @@ struct MatmulTable {
   DequantizeRowFn dequantize_row[kNumWeightTypes];
 };
 
+// How many tokens may share one call and still get, each of them, the bits that it would get alone:
+// the most for which act_format() is that of one token, whatever the type. At least 1.
+size_t MaxExactTokens(const MatmulTable& table);
+
 // Element-wise work on f32 vectors. n need not be a multiple of anything.
 struct VectorTable {
   // out = x / sqrt(mean(x^2) + eps) * weight. `out` may be `x`.

@@ -427,6 +427,29 @@ TEST_P(Matmul, ATokenDoesNotDependOnTheOthers) {
   }
 }
 
+TEST_P(Matmul, UpToMaxExactTokensATokenGetsTheBitsItGetsAlone) {
+  const size_t most = std::min<size_t>(MaxExactTokens(table()), 8);
+  EXPECT_GE(most, 4u);
+  for (const WeightType type : kQuantisedTypes) {
+    const size_t k = WidthsOf(type)[1], num_rows = 19;
+    const Weights weights(type, num_rows, k, 5);
+    const std::vector<float> x = RandomActivations(most * k, 13);
+    for (size_t num_tokens = 2; num_tokens <= most; ++num_tokens) {
+      const std::vector<float> together = Execute(
+          {&table(), &weights, &x, num_tokens, num_rows, Activations::kQuantised, {0, num_rows}});
+      for (size_t t = 0; t < num_tokens; ++t) {
+        const auto from = x.begin() + static_cast<std::ptrdiff_t>(t * k);
+        const std::vector<float> own(from, from + static_cast<std::ptrdiff_t>(k));
+        const std::vector<float> alone = Execute(
+            {&table(), &weights, &own, 1, num_rows, Activations::kQuantised, {0, num_rows}});
+        EXPECT_EQ(
+            0, std::memcmp(alone.data(), together.data() + t * num_rows, num_rows * sizeof(float)))
+            << Name(type) << ", token " << t << " of " << num_tokens;
+      }
+    }
+  }
+}
+
 TEST_P(Matmul, PackingInPiecesEqualsPackingAtOnce) {
   constexpr size_t kTokens = 37, kWidth = 160, kStride = 171;
   const std::vector<float> x = RandomActivations(kTokens * kStride, 17);

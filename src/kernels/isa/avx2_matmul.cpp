@@ -1,5 +1,5 @@
 // Matrix products for CPUs with AVX2, FMA and F16C: the table, and which of the two regimes (one
-// token; several tokens) a call takes.
+// to four tokens; more) a call takes.
 #include "kernels/isa/avx2_matmul_dequantize.h"
 #include "kernels/isa/avx2_matmul_gemm.h"
 #include "kernels/isa/avx2_matmul_gemv.h"
@@ -26,7 +26,7 @@ struct Lanes8 {
 
 size_t ScratchBytes(WeightType type, size_t num_tokens, size_t k) {
   if (IsFloatType(type)) return ScratchF32Bytes<Lanes8>(type, num_tokens, k);
-  if (num_tokens == 1) return 0;
+  if (num_tokens <= kMostVectors) return 0;
   size_t bytes = 0;
   ForEachDecoder([&]<typename Decoder>() {
     if (Decoder::Format::kType == type) {
@@ -38,8 +38,8 @@ size_t ScratchBytes(WeightType type, size_t num_tokens, size_t k) {
 
 template <typename Decoder>
 void Matmul(const MatmulCall& call) {
-  if (call.num_tokens == 1) {
-    MatmulVector<Decoder>(call);
+  if (call.num_tokens <= kMostVectors) {
+    MatmulVectors<Decoder>(call);
   } else {
     MatmulTiles<Decoder>(call);
   }

@@ -1,8 +1,8 @@
 // Packed activations of the avx2 matrix products: symmetric int8, one scale per 32 values.
 //
-// Format kVector, for one token: a VectorBlock per 32 columns. Format kTiles, for several tokens:
-// per 4 tokens (the last tile is filled up with zeros), a TileBlock per 32 columns. Both serve
-// every weight type, so that matrices that share an input share its packing.
+// Format kVectors, for one to four tokens: per token, a VectorBlock per 32 columns. Format kTiles,
+// for more: per 4 tokens (the last tile is filled up with zeros), a TileBlock per 32 columns. Both
+// serve every weight type, so that matrices that share an input share its packing.
 #pragma once
 
 #include "kernels/isa/avx2_matmul_decode.h"
@@ -10,10 +10,11 @@
 namespace tael::kernels {
 namespace {
 
-constexpr ActFormat kVector{1};
+constexpr ActFormat kVectors{1};
 constexpr ActFormat kTiles{2};
 
-constexpr size_t kActBlock = 32;  // activations that share a scale
+constexpr size_t kMostVectors = 4;  // tokens that get the bits each would get alone
+constexpr size_t kActBlock = 32;    // activations that share a scale
 constexpr size_t kTileTokens = 4;
 
 // One entry per 4 columns, as maddubs and madd sum them.
@@ -106,8 +107,11 @@ inline void PackTile(const float* x, size_t x_stride, size_t num_tokens, size_t 
 
 inline void PackAct(ActFormat format, const PackCall& call) {
   const size_t k = call.k;
-  if (format == kVector) {
-    PackVector(call.x, k, reinterpret_cast<VectorBlock*>(call.out));
+  if (format == kVectors) {
+    auto* vectors = reinterpret_cast<VectorBlock*>(call.out);
+    for (size_t t = call.token_begin; t < call.token_end; ++t) {
+      PackVector(call.x + t * call.x_stride, k, vectors + t * (k / kActBlock));
+    }
     return;
   }
   if (format == kTiles) {
@@ -127,13 +131,13 @@ inline void PackAct(ActFormat format, const PackCall& call) {
 
 inline ActFormat FormatFor(WeightType type, size_t num_tokens) {
   if (IsFloatType(type)) return ActFormat::kF32Rows;
-  return num_tokens == 1 ? kVector : kTiles;
+  return num_tokens <= kMostVectors ? kVectors : kTiles;
 }
 
 inline size_t TileTokens(ActFormat format) { return format == kTiles ? kTileTokens : 1; }
 
 inline size_t ActBytes(ActFormat format, size_t num_tokens, size_t k) {
-  if (format == kVector) return k / kActBlock * sizeof(VectorBlock);
+  if (format == kVectors) return num_tokens * (k / kActBlock) * sizeof(VectorBlock);
   if (format == kTiles) {
     return (num_tokens + kTileTokens - 1) / kTileTokens * (k / kActBlock) * sizeof(TileBlock);
   }

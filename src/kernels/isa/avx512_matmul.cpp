@@ -1,5 +1,5 @@
 // Matrix products for CPUs with AVX-512 F, BW, VL, DQ, VBMI and VNNI: the table, and which of the
-// two regimes (one or two tokens; more) a call takes.
+// two regimes (one to four tokens; more) a call takes.
 #include "kernels/isa/avx512_matmul_dequantize.h"
 #include "kernels/isa/avx512_matmul_gemm.h"
 #include "kernels/isa/avx512_matmul_gemv.h"
@@ -42,6 +42,10 @@ void Matmul(const MatmulCall& call) {
       return MatmulVectors<Decoder, 1>(call);
     case 2:
       return MatmulVectors<Decoder, 2>(call);
+    case 3:
+      return MatmulVectors<Decoder, 3>(call);
+    case 4:
+      return MatmulVectors<Decoder, 4>(call);
     default:
       return MatmulTiles<typename Decoder::Format, Unpacker>(call);
   }
@@ -54,7 +58,7 @@ constexpr void SetType(MatmulTable& table) {
   SetF32<Lanes16, &DequantizeDecoded<Decoder>>(table, kType);
 }
 
-static_assert(kMostVectors == 2, "Matmul() names each count");
+static_assert(kMostVectors == 4, "Matmul() names each count");
 
 constexpr MatmulTable MakeTable() {
   MatmulTable table{};
