@@ -1,0 +1,87 @@
+"""Tael's side of each measurement.
+
+The roofline is measured just before each run whose figure is a share of it: clocks and neighbours
+change it within minutes.
+"""
+
+from . import models, shell, toolbox
+from .engines import DECODED_TOKENS, TAEL, Contender, Unavailable, json_of
+
+
+class Tael:
+    """A built tael, and the threads to give it."""
+
+    def __init__(self, program, threads):
+        self.program = program
+        self.threads = threads
+        self._roofline = None
+
+    def facts(self, model):
+        return models.facts(model, self.program)
+
+    def roofline(self):
+        if self._roofline is None:
+            self._roofline = toolbox.bench_program("tael_roofline")
+        return json_of([self._roofline, self.threads])
+
+    def bench_command(self, model, prompt, generate, *more):
+        return [self.program, "bench", "-m", self.facts(model).path, "-p", prompt, "-n", generate,
+                "--threads", self.threads, "--repeats", 1, "--json", *more]
+
+    def decode(self, model, context):
+        def run():
+            roof = self.roofline()
+            report = json_of(self.bench_command(model, context, DECODED_TOKENS))
+            gbps = report["decode_tps"] * self.facts(model).decode_bytes / 1e9
+            return {"value": report["decode_tps"], "gbps": gbps, "read_gbps": roof["read_gbps"],
+                    "share": gbps / roof["read_gbps"]}
+        return [Contender(TAEL, "", run)]
+
+    def prefill(self, model, tokens):
+        def run():
+            roof = self.roofline()
+            tps = json_of(self.bench_command(model, tokens, 1))["prefill_tps"]
+            gmacs = tps * self.facts(model).macs_per_token / 1e9
+            peak = roof["int8_gmacs"]
+            return {"value": tps, "gmacs": gmacs, "peak_gmacs": peak,
+                    "share": gmacs / peak if peak else None}
+        return [Contender(TAEL, "", run)]
+
+    def batched(self, model, context, sequences):
+        def run():
+            command = self.bench_command(model, context, DECODED_TOKENS, "--sessions", sequences)
+            try:
+                report = json_of(command)
+            except shell.Failed as failed:
+                if "--sessions" in str(failed):
+                    raise Unavailable(f"tael bench has no --sessions {sequences} yet") from failed
+                raise
+            return {"value": report["decode_tps"]}
+        return [Contender(TAEL, "", run)]
+
+    def first_token(self, model, text, context):
+        command = [self.program, "run", "-m", self.facts(model).path, "--raw", "-p", text, "-n", 16,
+                   "--temp", 0, "--ignore-eos", "--ctx", context, "--threads", self.threads]
+        return [Contender(TAEL, "", lambda: {"value": shell.seconds_to_first_byte(command)})]
+
+    def memory(self, model, tokens):
+        def run():
+            peak = shell.peak_anonymous_bytes(self.bench_command(model, tokens, DECODED_TOKENS))
+            blocks = -(-(tokens + DECODED_TOKENS) // 16)
+            kv = 16 * blocks * self.facts(model).kv_bytes_per_token
+            return {"value": peak, "kv_bytes": kv, "without_kv": peak - kv}
+        return [Contender(TAEL, "", run)]
+
+    def text_of_tokens(self, model, text, count):
+        """The start of a text that is exactly `count` tokens of this model."""
+        path = self.facts(model).path
+        ids = json_of([self.program, "tokenize", "-m", path, "-p", text, "--json"])["tokens"]
+        if len(ids) < count:
+            raise shell.Failed(f"the prompt has {len(ids)} tokens, not {count}")
+        return shell.output_of([self.program, "tokenize", "-m", path, "--decode", *ids[:count]]
+                               ).rstrip("\n")
+
+    def answer(self, model, *prompt, generate=None):
+        count = [] if generate is None else ["-n", generate]
+        return json_of([self.program, "run", "-m", self.facts(model).path, "--raw", *prompt, *count,
+                        "--temp", 0, "--ignore-eos", "--threads", self.threads, "--json"])

@@ -1,0 +1,1 @@
+"""The lines of scripts/verify, a module per issue: LINES and presets()."""
