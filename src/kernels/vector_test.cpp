@@ -247,6 +247,28 @@ TEST_P(VectorKernels, ExpSumReplacesByExponentialsAndReturnsTheirSum) {
   }
 }
 
+// Attention masks keys behind a row's own, and blocks of 16 before its window: what one row alone
+// gets and what it gets among others must be the same bits.
+TEST_P(VectorKernels, MaskedScoresAroundTheOthersDoNotChangeTheirSum) {
+  for (size_t n = 1; n <= 130; ++n) {
+    const auto x = Normals(n, 4.0f, 13);
+    const float max = *std::max_element(x.begin(), x.end());
+    auto alone = x;
+    const float want = vec().exp_sum(alone.data(), max, n);
+    for (size_t before : {0u, 16u, 48u}) {
+      for (size_t behind : {0u, 1u, 2u, 7u, 15u, 16u, 17u, 40u}) {
+        std::vector<float> masked(before, -kInfinity);
+        masked.insert(masked.end(), x.begin(), x.end());
+        masked.resize(masked.size() + behind, -kInfinity);
+        ASSERT_EQ(vec().exp_sum(masked.data(), max, masked.size()), want)
+            << n << " between " << before << " and " << behind;
+        ASSERT_TRUE(std::equal(alone.begin(), alone.end(),
+                               masked.begin() + static_cast<std::ptrdiff_t>(before)));
+      }
+    }
+  }
+}
+
 TEST_P(VectorKernels, ExpSumIsAccurateDownToTheSmallestNormalNumber) {
   const auto x = Sweep(-110.0f, 0.0f, 8001);
   Guarded got(x);

@@ -202,6 +202,8 @@ float Max(const float* x, size_t n) {
   return best;
 }
 
+// Even vectors are added up in one place and odd ones in the other, also at the end: masked scores
+// behind a row's last key, which only add zeros, must not change its sum.
 template <typename S>
 float ExpSum(float* x, float max, size_t n) {
   constexpr size_t kLanes = S::kLanes;
@@ -219,7 +221,8 @@ float ExpSum(float* x, float max, size_t n) {
   while (i < n) {  // one whole vector at most, then a part
     const size_t rest = n - i < kLanes ? n - i : kLanes;
     S::StorePart(x + i, Exp<S>(S::Sub(S::LoadPart(x + i, rest), m)), rest);
-    a = S::Add(a, S::LoadPart(x + i, rest));  // the unused lanes again hold 0
+    auto& sum = i % (2 * kLanes) == 0 ? a : b;
+    sum = S::Add(sum, S::LoadPart(x + i, rest));  // the unused lanes again hold 0
     i += rest;
   }
   return S::ReduceAdd(S::Add(a, b));
