@@ -3,30 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/batch.h"
+
 namespace tael::engine {
-namespace {
 
 using mem::MemoryTag;
-
-Status CheckTokens(std::span<const TokenId> tokens, uint32_t vocab_size) {
-  if (tokens.empty()) {
-    return Error{ErrorCode::kInvalidArgument, "no prompt tokens", "give at least one token"};
-  }
-  for (TokenId token : tokens) {
-    if (ToInt(token) < 0 || static_cast<uint32_t>(ToInt(token)) >= vocab_size) {
-      return Error{ErrorCode::kInvalidArgument, "token id outside the vocabulary",
-                   std::to_string(ToInt(token)) + ", the model has " + std::to_string(vocab_size)};
-    }
-  }
-  return {};
-}
-
-Error FileWasCut(const model::Model& model) {
-  return Error{ErrorCode::kIo, "the model file was cut short while it was in use",
-               "\"" + model.mapping().path() + "\"; put the whole file back and load it again"};
-}
-
-}  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   std::unique_ptr<Engine> engine(new Engine());
@@ -59,6 +40,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
       engine->forward_,
       exec::Forward::Create(*engine->model_, engine->plan_.geometry, *engine->team_,
                             engine->plan_.workspace, *engine->budget_));
+  engine->chunks_.reserve(engine->max_batch_tokens());
   engine->PopulateWeights(options);
   engine->weights_.SetUsed(engine->weights_.bytes());
   return engine;
@@ -103,33 +85,47 @@ Status Session::Feed(std::span<const TokenId> tokens, const FeedOptions& options
 
 Status Session::Feed(std::span<const TokenId> tokens, const FeedOptions& options, Sink sink,
                      Progress progress) {
-  TAEL_RETURN_IF_ERROR(CheckTokens(tokens, engine_->model().description().vocab_size));
-  if (tokens.size() > remaining()) {
-    return Error{ErrorCode::kContextExceeded, "longer than the context",
-                 std::to_string(length() + tokens.size()) + " tokens, the context has " +
-                     std::to_string(engine_->context_length())};
-  }
+  // All of it now: a later chunk must not fail for what could be seen before the first.
+  TAEL_RETURN_IF_ERROR(CheckTokens(*engine_, tokens));
+  TAEL_RETURN_IF_ERROR(CheckRemaining(*this, tokens.size()));
   const size_t first_logit = tokens.size() - std::min<size_t>(tokens.size(), options.num_logits);
   for (size_t done = 0; done < tokens.size();) {
     if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed)) {
       return Error{ErrorCode::kCancelled, "cancelled", ""};
     }
-    const size_t count = std::min<size_t>(engine_->forward_->max_tokens(), tokens.size() - done);
-    TAEL_RETURN_IF_ERROR(sequence_.Extend(static_cast<uint32_t>(count)));
-    const size_t logits_from = std::max(done, first_logit);
-    const exec::SequenceChunk chunk{
-        .sequence = &sequence_,
-        .tokens = tokens.subspan(done, count),
-        .num_logits = static_cast<uint32_t>(done + count - std::min(done + count, logits_from))};
-    engine_->forward_->Run({&chunk, 1}, [&](uint32_t, uint32_t i, std::span<float> logits) {
-      sink(done + i, logits);
-    });
-    if (engine_->model().mapping().damaged()) return FileWasCut(engine_->model());
-    sequence_.Commit(static_cast<uint32_t>(count));
-    done += count;
+    const size_t end = std::min<size_t>(tokens.size(), done + engine_->max_batch_tokens());
+    const BatchItem item{
+        .session = this,
+        .tokens = tokens.subspan(done, end - done),
+        .num_logits = static_cast<uint32_t>(end - std::min(end, std::max(done, first_logit)))};
+    TAEL_RETURN_IF_ERROR(
+        FeedBatch(*engine_, {&item, 1},
+                  [&](size_t, size_t i, std::span<float> logits) { sink(done + i, logits); }));
+    done = end;
     progress(static_cast<uint32_t>(done));
   }
   return {};
+}
+
+Status CheckTokens(const Engine& engine, std::span<const TokenId> tokens) {
+  if (tokens.empty()) {
+    return Error{ErrorCode::kInvalidArgument, "no prompt tokens", "give at least one token"};
+  }
+  const uint32_t vocab_size = engine.model().description().vocab_size;
+  for (TokenId token : tokens) {
+    if (ToInt(token) < 0 || static_cast<uint32_t>(ToInt(token)) >= vocab_size) {
+      return Error{ErrorCode::kInvalidArgument, "token id outside the vocabulary",
+                   std::to_string(ToInt(token)) + ", the model has " + std::to_string(vocab_size)};
+    }
+  }
+  return {};
+}
+
+Status CheckRemaining(const Session& session, size_t num_tokens) {
+  if (num_tokens <= session.remaining()) return {};
+  return Error{ErrorCode::kContextExceeded, "longer than the context",
+               std::to_string(session.length() + num_tokens) + " tokens, the context has " +
+                   std::to_string(session.engine().context_length())};
 }
 
 }  // namespace tael::engine

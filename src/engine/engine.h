@@ -35,7 +35,7 @@ struct EngineOptions {
   uint32_t context_length = 0;  // 0: min(trained, what fits)
   uint32_t max_sessions = 1;
   uint32_t chunk_tokens = 128;
-  uint32_t logit_rows = 1;
+  uint32_t logit_rows = 1;  // a row per session at least
   exec::Compute compute = exec::Compute::kFast;
   std::optional<kernels::KvType> kv_type = {};  // none: f16, or f32 with kReference
   // Told while the file's pages are mapped.
@@ -59,11 +59,12 @@ class Engine {
   mem::LedgerSnapshot Ledger() const { return budget_->Snapshot(); }
   mem::MemoryBudget& budget() const { return *budget_; }
   const kv::BlockPool& pool() const { return *pool_; }
+  uint32_t max_batch_tokens() const { return forward_->max_tokens(); }  // of one pass
 
   Session NewSession();
 
  private:
-  friend class Session;
+  friend class BatchPass;
   Engine() = default;
   Status Reserve();
   void PopulateWeights(const EngineOptions& options);
@@ -77,6 +78,7 @@ class Engine {
   std::unique_ptr<exec::ThreadTeam> team_;
   std::unique_ptr<kv::BlockPool> pool_;
   std::unique_ptr<exec::Forward> forward_;
+  std::vector<exec::SequenceChunk> chunks_;  // of the pass that runs (batch.cpp)
 };
 
 struct FeedOptions {
@@ -112,10 +114,16 @@ class Session {
 
  private:
   friend class Engine;
+  friend class BatchPass;
   Session(Engine& engine, kv::Sequence sequence)
       : engine_(&engine), sequence_(std::move(sequence)) {}
   Engine* engine_;
   kv::Sequence sequence_;
 };
+
+// kInvalidArgument for no tokens and for ids outside the vocabulary.
+Status CheckTokens(const Engine& engine, std::span<const TokenId> tokens);
+// kContextExceeded, naming both numbers, if the session has no place for so many more.
+Status CheckRemaining(const Session& session, size_t num_tokens);
 
 }  // namespace tael::engine

@@ -45,6 +45,11 @@ uint64_t SlabBytes(const kv::Geometry& geometry) {
   return RoundUp<uint64_t>(CeilDiv(target, largest) * largest, mem::PageSize());
 }
 
+// Sessions that decode together go through the output matrix, the largest of all, in one pass.
+uint32_t LogitRows(const PlanRequest& request) {
+  return std::min(std::max(request.logit_rows, request.max_sessions), request.chunk_tokens);
+}
+
 // Slabs for `sessions` sequences of `context` tokens. A windowed group holds its window, the chunk
 // being computed and two partly used blocks at the ends.
 uint64_t KvCapacity(const MemoryPlan& plan, uint32_t context, uint32_t sessions) {
@@ -145,7 +150,7 @@ Result<MemoryPlan> MakePlan(const model::Model& model, const PlanRequest& reques
   plan.slab_bytes = SlabBytes(plan.geometry);
   plan.workspace = {.max_tokens = request.chunk_tokens,
                     .max_context = 0,
-                    .logit_rows = std::min(request.logit_rows, request.chunk_tokens),
+                    .logit_rows = LogitRows(request),
                     .num_threads = request.num_threads,
                     .compute = request.compute};
   plan.parts[static_cast<size_t>(MemoryTag::kRuntime)] =

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/batch.h"
 #include "engine/engine.h"
 #include "sample/sampler.h"
 
@@ -83,6 +84,35 @@ TEST_P(Decoding, AllocatesNothing) {
   EXPECT_EQ(g_num_allocations.load() - before, 0u);
   EXPECT_TRUE(ok);
   EXPECT_EQ(session.length(), engine.context_length());
+}
+
+TEST_P(Decoding, OfSeveralSessionsTogetherAllocatesNothing) {
+  auto made = engine::Engine::Create(
+      {.model_path = std::string(TAEL_TEST_DATA) + "/tiny/" + GetParam() + ".gguf",
+       .budget_bytes = 256u << 20,
+       .num_threads = 2,
+       .context_length = 128,
+       .max_sessions = 3});
+  ASSERT_TRUE(made.has_value()) << made.error().Message();
+  engine::Engine& engine = **made;
+  std::vector<engine::Session> sessions;
+  for (int i = 0; i < 3; ++i) sessions.push_back(engine.NewSession());
+  const std::vector<TokenId> tokens(engine.context_length(), TokenId{5});
+  std::vector<engine::BatchItem> items(3);
+  float sum = 0;
+  const auto feed = [&](size_t count) {
+    for (size_t i = 0; i < 3; ++i) {
+      items[i] = {.session = &sessions[i], .tokens = std::span(tokens).first(count)};
+    }
+    return engine::FeedBatch(engine, items,
+                             [&](size_t, size_t, std::span<float> logits) { sum += logits[0]; });
+  };
+  ASSERT_TRUE(feed(2).has_value());
+  const uint64_t before = g_num_allocations.load();
+  bool ok = true;
+  while (ok && sessions[0].remaining() > 0) ok = feed(1).has_value();
+  EXPECT_EQ(g_num_allocations.load() - before, 0u);
+  EXPECT_TRUE(ok);
 }
 
 std::string TestName(const testing::TestParamInfo<const char*>& info) {
