@@ -15,6 +15,7 @@ namespace tael::cli {
 namespace {
 
 constexpr uint64_t kMaxTokens = uint64_t{1} << 30;
+constexpr uint64_t kMaxBenchSessions = 128;  // a token of each has to fit one pass
 constexpr const char* kVersion = "tael 0.1.0";
 
 // A flag whose text is turned into a value by one of our own parsers.
@@ -226,8 +227,8 @@ void AddBench(CLI::App& app, CommandOptions& chosen) {
       ->default_str("512");
   AddCount(bench, "-n,--max-tokens", options->max_tokens, "Tokens decoded after it", 1, kMaxTokens)
       ->default_str("64");
-  AddCount(bench, "--sessions", options->sessions, "Sessions at once; more than 1 comes later", 1,
-           1)
+  AddCount(bench, "--sessions", options->sessions,
+           "Sessions that decode together; speeds are of all of them", 1, kMaxBenchSessions)
       ->default_str("1");
   AddCount(bench, "-r,--repeats", options->repeats, "Timed runs; medians are shown", 1, 1000)
       ->default_str("3");

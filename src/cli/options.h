@@ -82,7 +82,7 @@ struct BenchOptions {
   uint32_t prompt_tokens = 512;
   uint32_t max_tokens = 64;
   uint32_t repeats = 3;
-  uint32_t sessions = 1;  // the only number so far
+  uint32_t sessions = 1;  // that decode together
 };
 
 struct EvalOptions {

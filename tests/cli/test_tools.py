@@ -81,6 +81,24 @@ class Bench(Case):
         self.assertEqual(result["threads"], 2)
         self.assertIsInstance(result["isa"], str)
 
+    def test_sessions_decode_together_and_their_memory_is_planned(self):
+        one = self.json_of("bench", "-m", MODEL, "-p", 40, "-n", 12, "-r", 1)
+        for model, sessions in ((MODEL, 5), (tiny("gemma3"), 2), (MODEL, 2)):
+            many = self.json_of("bench", "-m", model, "-p", 40, "-n", 12, "-r", 1,
+                                "--sessions", sessions)
+            self.assertEqual(many["sessions"], sessions)
+            self.assertAlmostEqual(many["decode_tps_per_session"] * sessions, many["decode_tps"])
+        self.assertEqual(one["sessions"], 1)
+        self.assertEqual(one["decode_tps_per_session"], one["decode_tps"])
+        ledger = many["memory"]
+        self.assertEqual(ledger["high_water_bytes"], ledger["reserved_bytes"])
+        self.assertGreaterEqual(ledger["parts_reserved"]["kv"],
+                                one["memory"]["parts_reserved"]["kv"])
+        out = self.ok("bench", "-m", MODEL, "-p", 8, "-n", 2, "-r", 1, "--sessions", 3).out
+        self.assertIn(b"of each of 3 sessions", out)
+        self.fails(2, "bench", "-m", MODEL, "--sessions", 0)
+        self.fails(2, "bench", "-m", MODEL, "--sessions", 1000, names=["128"])
+
     def test_prints_for_people_and_refuses_what_does_not_fit(self):
         out = self.ok("bench", "-m", MODEL, "-p", 20, "-n", 1, "-r", 1).out.decode()
         self.assertRegex(out, r"prefill +[0-9.]+ tokens/s")
