@@ -34,8 +34,8 @@ struct EngineOptions {
   size_t num_threads = 0;       // 0: every usable CPU
   uint32_t context_length = 0;  // 0: min(trained, what fits)
   uint32_t max_sessions = 1;
-  uint32_t chunk_tokens = 128;
-  uint32_t logit_rows = 1;  // a row per session at least
+  uint32_t chunk_tokens = 0;  // of a long prompt per forward pass; 0: by the budget
+  uint32_t logit_rows = 1;    // a row per session at least
   exec::Compute compute = exec::Compute::kFast;
   std::optional<kernels::KvType> kv_type = {};  // none: f16, or f32 with kReference
   // Told while the file's pages are mapped.

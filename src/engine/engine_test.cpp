@@ -198,6 +198,16 @@ TEST(Plan, TheSmallestBudgetItNamesWorks) {
   EXPECT_LE(ledger.reserved_bytes, options.budget_bytes);
 }
 
+TEST(Plan, ChunksAreLongWhereTheBudgetIsLargeAndShortWhereItIsTight) {
+  EngineOptions options = Options("qwen2_q256.Q4_0");
+  options.budget_bytes = uint64_t{1} << 30;
+  EXPECT_EQ(MakeEngine(options)->plan().workspace.max_tokens, 256u);
+  options.budget_bytes = MakeEngine(options)->plan().min_budget_bytes + (1 << 20);
+  const MemoryPlan tight = MakeEngine(options)->plan();
+  EXPECT_LT(tight.workspace.max_tokens, 256u);
+  EXPECT_TRUE(tight.fits());
+}
+
 TEST(Plan, WithoutAContextTheTrainedOneIsTakenWhereItFits) {
   EngineOptions options = Options("qwen3");
   options.context_length = 0;

@@ -21,8 +21,8 @@ struct PlanRequest {
   uint64_t budget_bytes = 0;    // 0: what the system can spare
   uint32_t context_length = 0;  // 0: min(trained, what fits)
   uint32_t max_sessions = 1;
-  uint32_t chunk_tokens = 128;  // tokens per forward pass of a long prompt
-  uint32_t logit_rows = 1;      // rows of logits held at a time; a row per session at least
+  uint32_t chunk_tokens = 0;  // tokens per forward pass of a long prompt; 0: by the budget
+  uint32_t logit_rows = 1;    // rows of logits held at a time; a row per session at least
   size_t num_threads = 1;
   exec::Compute compute = exec::Compute::kFast;
   std::optional<kernels::KvType> kv_type = {};  // none: f16, or f32 with --compute reference

@@ -56,6 +56,9 @@ inline constexpr BlockShape kBlockShapes[kNumWeightTypes] = {
 // are readable (mem::Mapping pads the file with a readable page).
 inline constexpr size_t kWeightSlackBytes = 64;
 
+// 32 activations of which none is as large pack to zeros: their scale would be subnormal.
+inline constexpr float kLeastActivation = 1e-30f;
+
 inline constexpr size_t kBlockTokens = 16;
 inline constexpr size_t kCacheLine = 64;
 
@@ -96,7 +99,8 @@ struct MatmulTable {
   ActFormat (*act_format)(WeightType type, size_t num_tokens);
   size_t (*act_tile_tokens)(ActFormat format);  // granule of PackCall ranges
   size_t (*act_bytes)(ActFormat format, size_t num_tokens, size_t k);
-  // Symmetric int8, one scale per 32 values: d = max|x| / 127, q = round-to-nearest-even(x / d).
+  // Symmetric int8, one scale per 32 values: d = max|x| / 127, q = x * (127 / max|x|) rounded to
+  // nearest even; zeros where max|x| < kLeastActivation.
   void (*pack_act)(ActFormat format, const PackCall& call);
   size_t (*scratch_bytes)(WeightType type, size_t num_tokens, size_t k);
   MatmulFn matmul[kNumWeightTypes];  // null for ids that are no WeightType

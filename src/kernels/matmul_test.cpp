@@ -148,9 +148,9 @@ std::vector<double> QuantisedActivations(const std::vector<float>& x) {
   for (size_t i = 0; i < x.size(); i += 32) {
     float max = 0;
     for (size_t j = i; j < i + 32; ++j) max = std::max(max, std::fabs(x[j]));
-    const float d = max / 127.0f;
+    if (max < kLeastActivation) continue;
     for (size_t j = i; j < i + 32; ++j) {
-      out[j] = d == 0 ? 0 : double{d} * std::nearbyint(x[j] / d);
+      out[j] = double{max / 127.0f} * std::nearbyint(x[j] * (127.0f / max));
     }
   }
   return out;

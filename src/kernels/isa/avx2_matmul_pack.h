@@ -38,8 +38,8 @@ TAEL_INLINE float MaxOf8(__m256 v) {
   return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 }
 
-// q = round to nearest even of x / scale: a true division, so that every ISA gets the same bits.
-// Returns the scale.
+// scale = max|x| / 127; q = x * (127 / max|x|), rounded to nearest even: the same operations on
+// every ISA, so the same bits. Returns the scale.
 TAEL_INLINE float Quantise(const float* x, __m256i* q) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   __m256 v[4], max = _mm256_setzero_ps();
@@ -48,23 +48,23 @@ TAEL_INLINE float Quantise(const float* x, __m256i* q) {
     v[i] = _mm256_loadu_ps(x + 8 * i);
     max = _mm256_max_ps(max, _mm256_andnot_ps(sign, v[i]));
   }
-  const float scale = MaxOf8(max) / 127.0f;
-  if (!(scale > 0)) {
+  const float most = MaxOf8(max);
+  if (!(most >= kLeastActivation)) {
     *q = _mm256_setzero_si256();
     return 0;
   }
-  const __m256 divisor = _mm256_set1_ps(scale), limit = _mm256_set1_ps(127.0f);
+  const __m256 factor = _mm256_set1_ps(127.0f / most), limit = _mm256_set1_ps(127.0f);
   __m256i n[4];
 #pragma GCC unroll 4
   for (size_t i = 0; i < 4; ++i) {
-    const __m256 ratio = _mm256_min_ps(_mm256_div_ps(v[i], divisor), limit);
+    const __m256 ratio = _mm256_min_ps(_mm256_mul_ps(v[i], factor), limit);
     n[i] = _mm256_cvtps_epi32(_mm256_max_ps(ratio, _mm256_xor_ps(limit, sign)));
   }
   // The packs interleave 128-bit halves; the permute puts groups of four back in order.
   const __m256i bytes =
       _mm256_packs_epi16(_mm256_packs_epi32(n[0], n[1]), _mm256_packs_epi32(n[2], n[3]));
   *q = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-  return scale;
+  return most / 127.0f;
 }
 
 // Sums of 4 neighbouring bytes.

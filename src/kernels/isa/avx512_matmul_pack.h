@@ -8,10 +8,11 @@
 // with one entry per 4-byte lane; sums are over the lane's values of q[0] and q[1]. A row length
 // that is no multiple of 128 is filled up with zeros.
 //
-// Format kTiles, for more tokens. Per 16 tokens (the last tile is filled up with zeros), per 32
-// columns:
+// Format kTiles, for more tokens. Per 16 tokens (the last tile is filled up with zeros):
 //
-//   q [16][32] | Side: 16 entries, one per token, of each of its members
+//   TileBlock [k / 32] | TileHalves [k / 32]
+//
+// The halves serve formats with two scales per 32 columns; the others do not read them.
 //
 // Both serve every weight type, so that matrices that share an input share its packing.
 #pragma once
@@ -30,7 +31,7 @@ constexpr ActFormat kTiles{2};
 constexpr size_t kMostVectors = 4;
 constexpr size_t kActBlock = 32;  // activations that share a scale
 constexpr size_t kTileTokens = 16;
-constexpr int kPanelBias = 128;  // panels hold weights + 128, so one start value serves all types
+constexpr int kPanelBiasShift = 7;  // panels hold weights + 128: one start value for all types
 
 struct alignas(64) VectorGroup {
   int8_t q[2][64];
@@ -40,15 +41,33 @@ struct alignas(64) VectorGroup {
   float scaled_sum[16];
 };
 
-// [half]: of the first and last 16 of the 32 columns, for formats with two scales.
 struct alignas(64) TileBlock {
   int8_t q[kTileTokens][kActBlock];
   float scale[kTileTokens];
-  int32_t start[kTileTokens];  // -kPanelBias * sum
+  int32_t start[kTileTokens];  // -128 * sum
   float scaled_sum[kTileTokens];
-  int32_t start_half[2][kTileTokens];
-  float scaled_sum_half[2][kTileTokens];
 };
+
+// [half]: of the first and last 16 of the 32 columns.
+struct alignas(64) TileHalves {
+  int32_t start[2][kTileTokens];
+  float scaled_sum[2][kTileTokens];
+};
+
+struct TileView {
+  const TileBlock* block;
+  const TileHalves* halves;
+};
+
+constexpr size_t TileBytes(size_t num_blocks) {
+  return num_blocks * (sizeof(TileBlock) + sizeof(TileHalves));
+}
+
+TAEL_INLINE TileView TileOf(const std::byte* act, size_t tile, size_t num_blocks) {
+  const std::byte* at = act + tile * TileBytes(num_blocks);
+  return {reinterpret_cast<const TileBlock*>(at),
+          reinterpret_cast<const TileHalves*>(at + num_blocks * sizeof(TileBlock))};
+}
 
 constexpr size_t VectorGroups(size_t k) { return (k + kGroupColumns - 1) / kGroupColumns; }
 
@@ -57,26 +76,19 @@ struct QuantisedBlock {
   float scale;
 };
 
-// q = round to nearest even of x / scale: a true division, so that every ISA gets the same bits.
+// scale = max|x| / 127; q = x * (127 / max|x|), rounded to nearest even: the same operations on
+// every ISA, so the same bits.
 TAEL_INLINE QuantisedBlock Quantise(const float* x) {
   const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
   const float max = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
-  const float scale = max / 127.0f;
-  const __mmask16 any = scale > 0 ? 0xffff : 0;
-  const __m512 divisor = _mm512_set1_ps(scale), limit = _mm512_set1_ps(127.0f);
-  const __m512 minus_limit = _mm512_set1_ps(-127.0f);
+  const bool any = max >= kLeastActivation;
+  const __m512 factor = _mm512_set1_ps(any ? 127.0f / max : 0.0f);
+  const __m512 limit = _mm512_set1_ps(127.0f), minus_limit = _mm512_set1_ps(-127.0f);
   const auto round = [&](__m512 v) __attribute__((always_inline)) {
-    const __m512 ratio = _mm512_maskz_div_ps(any, v, divisor);
-    const __m512 clamped = _mm512_max_ps(_mm512_min_ps(ratio, limit), minus_limit);
-    return _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(clamped));
+    const __m512 ratio = _mm512_min_ps(_mm512_mul_ps(v, factor), limit);
+    return _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_max_ps(ratio, minus_limit)));
   };
-  return {{round(a), round(b)}, scale};
-}
-
-TAEL_INLINE int SumBytes(__m128i v) {
-  const __m128i sums = _mm_dpbusd_epi32(_mm_setzero_si128(), _mm_set1_epi8(1), v);
-  const __m128i pairs = _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0x4e));
-  return _mm_cvtsi128_si32(_mm_add_epi32(pairs, _mm_shuffle_epi32(pairs, 0xb1)));
+  return {{round(a), round(b)}, any ? max / 127.0f : 0.0f};
 }
 
 inline void PackVector(const float* x, size_t k, VectorGroup* out) {
@@ -101,26 +113,56 @@ inline void PackVector(const float* x, size_t k, VectorGroup* out) {
   }
 }
 
-TAEL_INLINE void StoreTileToken(const QuantisedBlock& v, size_t t, TileBlock* out) {
-  const int low = SumBytes(v.half[0]), high = SumBytes(v.half[1]);
-  _mm_store_si128(reinterpret_cast<__m128i*>(out->q[t]), v.half[0]);
-  _mm_store_si128(reinterpret_cast<__m128i*>(out->q[t] + 16), v.half[1]);
-  out->scale[t] = v.scale;
-  out->start[t] = -kPanelBias * (low + high);
-  out->scaled_sum[t] = v.scale * static_cast<float>(low + high);
-  out->start_half[0][t] = -kPanelBias * low;
-  out->start_half[1][t] = -kPanelBias * high;
-  out->scaled_sum_half[0][t] = v.scale * static_cast<float>(low);
-  out->scaled_sum_half[1][t] = v.scale * static_cast<float>(high);
+// Sums of the 16 bytes of each of four registers.
+TAEL_INLINE __m128i SumBytes(const __m128i (&v)[4]) {
+  __m128i sums[4];
+#pragma GCC unroll 4
+  for (size_t i = 0; i < 4; ++i) {
+    sums[i] = _mm_dpbusd_epi32(_mm_setzero_si128(), _mm_set1_epi8(1), v[i]);
+  }
+  return _mm_hadd_epi32(_mm_hadd_epi32(sums[0], sums[1]), _mm_hadd_epi32(sums[2], sums[3]));
+}
+
+// Four tokens from t on, of which the first num_tokens exist.
+TAEL_INLINE void PackFour(const float* x, size_t x_stride, size_t num_tokens, size_t t,
+                          TileBlock* block, TileHalves* halves) {
+  __m128i low[4], high[4];
+  alignas(16) float scale[4];
+#pragma GCC unroll 4
+  for (size_t i = 0; i < 4; ++i) {
+    QuantisedBlock v{{_mm_setzero_si128(), _mm_setzero_si128()}, 0};
+    if (i < num_tokens) v = Quantise(x + i * x_stride);
+    low[i] = v.half[0];
+    high[i] = v.half[1];
+    scale[i] = v.scale;
+    _mm_store_si128(reinterpret_cast<__m128i*>(block->q[t + i]), low[i]);
+    _mm_store_si128(reinterpret_cast<__m128i*>(block->q[t + i] + 16), high[i]);
+  }
+  const __m128 scales = _mm_load_ps(scale);
+  const __m128i sum[2] = {SumBytes(low), SumBytes(high)};
+  const auto store = [&](__m128i of, int32_t * start, float* scaled)
+      __attribute__((always_inline)) {
+    const __m128i minus = _mm_sub_epi32(_mm_setzero_si128(), of);
+    _mm_store_si128(reinterpret_cast<__m128i*>(start + t), _mm_slli_epi32(minus, kPanelBiasShift));
+    _mm_store_ps(scaled + t, _mm_mul_ps(scales, _mm_cvtepi32_ps(of)));
+  };
+  _mm_store_ps(block->scale + t, scales);
+  store(_mm_add_epi32(sum[0], sum[1]), block->start, block->scaled_sum);
+#pragma GCC unroll 2
+  for (size_t half = 0; half < 2; ++half) {
+    store(sum[half], halves->start[half], halves->scaled_sum[half]);
+  }
 }
 
 // One tile of up to 16 tokens.
-inline void PackTile(const float* x, size_t x_stride, size_t num_tokens, size_t k, TileBlock* out) {
-  for (size_t column = 0; column < k; column += kActBlock, ++out) {
-    size_t t = 0;
-    for (; t < num_tokens; ++t) StoreTileToken(Quantise(x + t * x_stride + column), t, out);
-    for (; t < kTileTokens; ++t) {
-      StoreTileToken({{_mm_setzero_si128(), _mm_setzero_si128()}, 0}, t, out);
+inline void PackTile(const float* x, size_t x_stride, size_t num_tokens, size_t k, std::byte* out) {
+  const size_t num_blocks = k / kActBlock;
+  auto* block = reinterpret_cast<TileBlock*>(out);
+  auto* halves = reinterpret_cast<TileHalves*>(out + num_blocks * sizeof(TileBlock));
+  for (size_t i = 0; i < num_blocks; ++i, ++block, ++halves, x += kActBlock) {
+    for (size_t t = 0; t < kTileTokens; t += 4) {
+      const size_t left = t < num_tokens ? num_tokens - t : 0;
+      PackFour(x + t * x_stride, x_stride, left, t, block, halves);
     }
   }
 }
@@ -135,11 +177,10 @@ inline void PackAct(ActFormat format, const PackCall& call) {
     return;
   }
   if (format == kTiles) {
-    auto* tiles = reinterpret_cast<TileBlock*>(call.out);
     for (size_t t = call.token_begin; t < call.token_end; t += kTileTokens) {
       const size_t left = call.token_end - t;
       PackTile(call.x + t * call.x_stride, call.x_stride, left < kTileTokens ? left : kTileTokens,
-               k, tiles + t / kTileTokens * (k / kActBlock));
+               k, call.out + t / kTileTokens * TileBytes(k / kActBlock));
     }
     return;
   }
@@ -159,7 +200,7 @@ inline size_t TileTokens(ActFormat format) { return format == kTiles ? kTileToke
 inline size_t ActBytes(ActFormat format, size_t num_tokens, size_t k) {
   if (format == kVectors) return num_tokens * VectorGroups(k) * sizeof(VectorGroup);
   if (format == kTiles) {
-    return (num_tokens + kTileTokens - 1) / kTileTokens * (k / kActBlock) * sizeof(TileBlock);
+    return (num_tokens + kTileTokens - 1) / kTileTokens * TileBytes(k / kActBlock);
   }
   return num_tokens * k * sizeof(float);
 }

@@ -86,7 +86,8 @@ TAEL_INLINE __m512i Bits(__m512i bytes, int shift, int mask) {
 template <int kBias>
 TAEL_INLINE void AddPanelBias(Columns& c) {
 #pragma GCC unroll 8
-  for (size_t j = 0; j < 8; ++j) c.q[j] = _mm512_add_epi8(c.q[j], Splat(kPanelBias - kBias));
+  for (size_t j = 0; j < 8; ++j)
+    c.q[j] = _mm512_add_epi8(c.q[j], Splat((1 << kPanelBiasShift) - kBias));
 }
 
 // 16 bytes of nibbles: columns 0..15 in the low ones, 16..31 in the high ones.

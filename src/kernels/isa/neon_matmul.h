@@ -65,18 +65,17 @@ float QuantizeBlock(const float* x, int8_t* q) {
     v[i] = vld1q_f32(x + 4 * i);
     max = vmaxnmq_f32(max, vabsq_f32(v[i]));
   }
-  const float d = vmaxvq_f32(max) / 127.0f;
-  // A division by the same d as the definition; d = 0 divides by 1, for 0 / 0 is no number. A
-  // subnormal d may be off by a third: hence the clamp, by the saturating halving.
-  const float32x4_t divisor = vdupq_n_f32(d > 0.0f ? d : 1.0f);
+  const float most = vmaxvq_f32(max);
+  const bool any = most >= kLeastActivation;
+  const float32x4_t factor = vdupq_n_f32(any ? 127.0f / most : 0.0f);
   const int16x8_t most = vdupq_n_s16(127);
   for (size_t i = 0; i < 4; ++i) {
-    const int32x4_t low = vcvtnq_s32_f32(vdivq_f32(v[2 * i], divisor));
-    const int32x4_t high = vcvtnq_s32_f32(vdivq_f32(v[2 * i + 1], divisor));
+    const int32x4_t low = vcvtnq_s32_f32(vmulq_f32(v[2 * i], factor));
+    const int32x4_t high = vcvtnq_s32_f32(vmulq_f32(v[2 * i + 1], factor));
     const int16x8_t both = vcombine_s16(vqmovn_s32(low), vqmovn_s32(high));
     vst1_s8(q + 8 * i, vmovn_s16(vmaxq_s16(vminq_s16(both, most), vnegq_s16(most))));
   }
-  return d;
+  return any ? most / 127.0f : 0.0f;
 }
 
 void PackToken(const float* x, size_t k, std::byte* out) {

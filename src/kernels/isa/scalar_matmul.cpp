@@ -68,10 +68,11 @@ void QuantizeBlock(const float* x, int8_t* q, float* scale) {
     const float magnitude = __builtin_fabsf(x[i]);
     max = magnitude > max ? magnitude : max;
   }
-  const float d = max / 127.0f;
-  *scale = d;
+  const bool any = max >= kLeastActivation;
+  const float factor = any ? 127.0f / max : 0.0f;
+  *scale = any ? max / 127.0f : 0.0f;
   for (size_t i = 0; i < kActBlock; ++i) {
-    float v = d > 0 ? x[i] / d : 0;  // a subnormal d may be off by a third: hence the clamp
+    float v = x[i] * factor;
     v = v > 127.0f ? 127.0f : v;
     v = v < -127.0f ? -127.0f : v;
     q[i] = Int8(RoundToInt(v));
