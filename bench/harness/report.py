@@ -99,6 +99,12 @@ def conditions(header):
             f"{header['load_average']}. Peers: {versions}, built or installed on this machine.")
 
 
+# Above it, engines that wait for their threads by spinning lose most: ratios are not to be quoted.
+BUSY_LOAD = 1.0
+BUSY = """\
+**The machine was busy while this was measured: the ratios say little.** Run it again on an idle
+one."""
+
 METHOD = """\
 All engines take turns on the same file (A B A B, every other round backwards), and each figure is
 the median of the rounds. A peer runs in its best setting: llama.cpp with and without flash
@@ -155,7 +161,8 @@ def targets_section(summary):
 def page(header, summary, chart_name):
     """docs/benchmarks.md."""
     lines = ["# Benchmarks", "", "<!-- written by bench/report; do not edit -->", "",
-             conditions(header), "", METHOD, "", COMMANDS, "",
+             conditions(header), "",
+             *([BUSY, ""] if header["load_average"] > BUSY_LOAD else []), METHOD, "", COMMANDS, "",
              f"![Speed of Tael beside the better peer]({chart_name})", ""]
     for measurement, rows in tables(summary):
         lines += [f"## {measurement.title[0].upper()}{measurement.title[1:]}", "",

@@ -21,36 +21,16 @@
 namespace tael::bench {
 namespace {
 
+constexpr size_t kReadBytes = size_t{512} << 20;
+
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+// First word of a thread's part, a multiple of the loop's step.
+size_t PartBegin(size_t thread, const PinnedTeam& team) {
+  return kReadBytes / sizeof(uint64_t) / 16 * thread / team.size() * 16;
 }
-
-class PlainPages {
- public:
-  explicit PlainPages(size_t bytes) : bytes_(bytes) {
-    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) {
-      std::fprintf(stderr, "roofline: no %zu bytes of memory to read\n", bytes);
-      std::exit(1);
-    }
-    madvise(p, bytes, MADV_NOHUGEPAGE);
-    data_ = static_cast<uint64_t*>(p);
-  }
-  PlainPages(const PlainPages&) = delete;
-  PlainPages& operator=(const PlainPages&) = delete;
-  ~PlainPages() { munmap(data_, bytes_); }
-
-  uint64_t* words() { return data_; }
-
- private:
-  size_t bytes_;
-  uint64_t* data_;
-};
 
 // Sixteen sums: the loop must wait for memory, not for its own additions.
 void ReadWords(const uint64_t* words, size_t begin, size_t end) {
@@ -141,34 +121,46 @@ Int8Loop BestLoop() { return {"none", 0, nullptr}; }
 
 }  // namespace
 
-double ReadBandwidth(PinnedTeam& team) {
-  constexpr size_t kWords = kReadBytes / sizeof(uint64_t);
-  constexpr size_t kPasses = 9;
-  PlainPages pages(kReadBytes);
-  uint64_t* const words = pages.words();
-  const auto begin = [&team](size_t i) { return kWords / 16 * i / team.size() * 16; };
-  team.Run([&](size_t i) { std::fill(words + begin(i), words + begin(i + 1), i); });
-  std::vector<double> seconds;
-  for (size_t pass = 0; pass < kPasses; ++pass) {
-    const double start = Now();
-    team.Run([&](size_t i) { ReadWords(words, begin(i), begin(i + 1)); });
-    seconds.push_back(Now() - start);
+Roofline::Roofline(PinnedTeam& team) : team_(team) {
+  void* p = mmap(nullptr, kReadBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) {
+    std::fprintf(stderr, "roofline: no %zu bytes of memory to read\n", kReadBytes);
+    std::exit(1);
   }
-  return static_cast<double>(kReadBytes) / Median(std::move(seconds));
+  madvise(p, kReadBytes, MADV_NOHUGEPAGE);
+  words_ = static_cast<uint64_t*>(p);
+  team_.Run([this](size_t i) {
+    std::fill(words_ + PartBegin(i, team_), words_ + PartBegin(i + 1, team_), i);
+  });
 }
 
-double Int8Peak(PinnedTeam& team) {
-  constexpr size_t kIterations = 1'000'000, kPasses = 15;  // 15 times about 3 ms
-  const Int8Loop loop = BestLoop();
-  if (loop.run == nullptr) return 0;
+Roofline::~Roofline() { munmap(words_, kReadBytes); }
+
+double Roofline::ReadBandwidth() {
+  constexpr size_t kPasses = 9;
   std::vector<double> seconds;
   for (size_t pass = 0; pass < kPasses; ++pass) {
     const double start = Now();
-    team.Run([&](size_t) { loop.run(kIterations); });
+    team_.Run(
+        [this](size_t i) { ReadWords(words_, PartBegin(i, team_), PartBegin(i + 1, team_)); });
     seconds.push_back(Now() - start);
   }
-  const double best = *std::min_element(seconds.begin(), seconds.end());
-  return static_cast<double>(kIterations * loop.macs * team.size()) / best;
+  std::sort(seconds.begin(), seconds.end());
+  return static_cast<double>(kReadBytes) / seconds[kPasses / 2];
+}
+
+double Roofline::Int8Peak() {
+  constexpr size_t kIterations = 500'000, kPasses = 15;
+  const Int8Loop loop = BestLoop();
+  if (loop.run == nullptr) return 0;
+  double best = 0;
+  for (size_t pass = 0; pass < kPasses; ++pass) {
+    const double start = Now();
+    team_.Run([&loop](size_t) { loop.run(kIterations); });
+    best = std::max(best,
+                    static_cast<double>(kIterations * loop.macs * team_.size()) / (Now() - start));
+  }
+  return best;
 }
 
 const char* Int8Instruction() { return BestLoop().instruction; }

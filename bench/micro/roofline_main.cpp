@@ -14,8 +14,9 @@ int main(int argc, char** argv) {
     return 2;
   }
   tael::bench::PinnedTeam team(static_cast<size_t>(threads));
-  const double peak = tael::bench::Int8Peak(team);
-  const double read = tael::bench::ReadBandwidth(team);
+  tael::bench::Roofline roofline(team);
+  const double peak = roofline.Int8Peak();
+  const double read = roofline.ReadBandwidth();
   std::printf("{\"threads\": %ld, \"read_gbps\": %.2f, \"int8_gmacs\": %.1f, \"int8\": \"%s\"}\n",
               threads, read / 1e9, peak / 1e9, tael::bench::Int8Instruction());
   return 0;
