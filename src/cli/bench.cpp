@@ -65,6 +65,7 @@ Status PrintReport(const BenchOptions& options, const LoadedEngine& loaded,
                       {"isa", kernels::Active().isa},
                       {"threads", engine.num_threads()},
                       {"sessions", options.sessions},
+                      {"threads_why", engine.cpus().why},
                       {"prompt_tokens", options.prompt_tokens},
                       {"completion_tokens", options.max_tokens},
                       {"repeats", options.repeats},
@@ -80,9 +81,8 @@ Status PrintReport(const BenchOptions& options, const LoadedEngine& loaded,
           " ms\n";
   text += "memory      " + FormatSize(peak.rss_anon_bytes()) + " anonymous, " +
           FormatSize(peak.pss_bytes()) + " PSS, weights " + FormatSize(weights_bytes) + "\n";
-  text += "kernels     " + std::string(kernels::Active().isa) + ", " +
-          std::to_string(engine.num_threads()) + " threads, medians of " +
-          std::to_string(options.repeats) + "\n";
+  text += "kernels     " + std::string(kernels::Active().isa) + ", " + engine.cpus().why +
+          "; medians of " + std::to_string(options.repeats) + "\n";
   if (!Print(text)) {
     return Error{ErrorCode::kInternal, "standard output could not be written", ""};
   }

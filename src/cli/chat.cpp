@@ -169,7 +169,10 @@ Status RunTurn(const ChatOptions& options, const engine::Engine& engine, Convers
   }
   if (!options.output.json) Print("\n");
   ExplainEnd(*result, engine);
-  if (options.output.verbose) Note(MemoryLine(engine));
+  if (options.output.verbose) {
+    Note(engine.cpus().why);
+    Note(MemoryLine(engine));
+  }
   ClearInterrupt();
   return {};
 }

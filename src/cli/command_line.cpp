@@ -113,7 +113,8 @@ void AddModelFlags(CLI::App* app, ModelFlags& model) {
                       "Memory cap: 600M, 1.8G, 512Mi, bytes; auto: what the system can spare",
                       ParseBudget, [&model](uint64_t bytes) { model.budget_bytes = bytes; })
       ->type_name("SIZE");
-  AddCount(app, "--threads", model.threads, "Threads; default: every usable CPU", 1,
+  AddCount(app, "--threads", model.threads,
+           "Threads, at most one for each usable CPU; default: one for each big core", 1,
            exec::ThreadTeam::kMaxThreads);
   AddCount(app, "--ctx", model.context, "Tokens of context; default: min(trained, what fits)", 1,
            kMaxTokens);

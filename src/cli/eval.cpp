@@ -159,7 +159,10 @@ Result<int> Execute(const EvalOptions& options) {
     return Error{ErrorCode::kInternal, "the perplexity is no finite number", ""};
   }
   TAEL_RETURN_IF_ERROR(PrintReport(options, plan, score, num_chunks, watch.milliseconds() / 1000));
-  if (options.output.verbose) Note(MemoryLine(engine));
+  if (options.output.verbose) {
+    Note(engine.cpus().why);
+    Note(MemoryLine(engine));
+  }
   return kExitOk;
 }
 

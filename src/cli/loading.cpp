@@ -37,6 +37,8 @@ Result<LoadedEngine> LoadEngine(const ModelFlags& flags, engine::EngineOptions o
   LoadedEngine loaded;
   TAEL_ASSIGN_OR_RETURN(loaded.engine, engine::Engine::Create(options));
   loaded.load_ms = watch.milliseconds();
+  progress.Clear();
+  if (!loaded.engine->cpus().note.empty()) Note(loaded.engine->cpus().note);
   return loaded;
 }
 

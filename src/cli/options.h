@@ -22,7 +22,7 @@ struct OutputFlags {
 struct ModelFlags {
   std::string path;
   uint64_t budget_bytes = 0;  // 0: auto
-  uint32_t threads = 0;       // 0: every usable CPU
+  uint32_t threads = 0;       // 0: chosen (exec/cpu_set.h)
   uint32_t context = 0;       // 0: min(trained, what fits)
   exec::Compute compute = exec::Compute::kFast;
   std::optional<kernels::KvType> kv_type;  // none: auto

@@ -103,6 +103,7 @@ void Summarise(const LoadedEngine& loaded, const engine::GenerateResult& result)
        "/s, " + std::to_string(result.completion_tokens()) + " answer tokens at " +
        Format(t.decode_tps, 1) + "/s, first after " + Format(t.ttft_ms, 0) + " ms, loaded in " +
        Format(loaded.load_ms, 0) + " ms; ended by " + std::string(ToString(result.finish_reason)));
+  Note(loaded.engine->cpus().why);
   Note(MemoryLine(*loaded.engine));
 }
 

@@ -13,13 +13,15 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   std::unique_ptr<Engine> engine(new Engine());
   TAEL_ASSIGN_OR_RETURN(engine->model_, model::Model::Open(options.model_path));
   TAEL_ASSIGN_OR_RETURN(engine->tokenizer_, tokenizer::Tokenizer::Create(engine->model_->file()));
-  const size_t num_threads = options.num_threads != 0 ? options.num_threads : exec::NumUsableCpus();
+  engine->cpus_ =
+      exec::ChooseCpus(exec::ReadCpuTopology(exec::AffinityCpus()), options.num_threads);
+  if (options.oversubscribe) engine->cpus_.num_threads = options.num_threads;
   const PlanRequest request{.budget_bytes = options.budget_bytes,
                             .context_length = options.context_length,
                             .max_sessions = options.max_sessions,
                             .chunk_tokens = options.chunk_tokens,
                             .logit_rows = options.logit_rows,
-                            .num_threads = num_threads,
+                            .num_threads = engine->cpus_.num_threads,
                             .compute = options.compute,
                             .kv_type = options.kv_type,
                             .tokenizer_bytes = engine->tokenizer_->HeapBytes()};
@@ -27,7 +29,8 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   if (!engine->plan_.fits()) return DoesNotFit(engine->plan_);
   engine->budget_ = std::make_unique<mem::MemoryBudget>(engine->plan_.budget_bytes);
   TAEL_RETURN_IF_ERROR(engine->Reserve());
-  TAEL_ASSIGN_OR_RETURN(engine->team_, exec::ThreadTeam::Create(num_threads));
+  TAEL_ASSIGN_OR_RETURN(engine->team_,
+                        exec::ThreadTeam::Create(engine->cpus_.num_threads, engine->cpus_.cpus));
 
   kv::PoolOptions pool;
   for (const kv::LayerGroup& group : engine->plan_.geometry.groups) {

@@ -18,6 +18,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "engine/plan.h"
+#include "exec/cpu_set.h"
 #include "exec/forward.h"
 #include "exec/thread_team.h"
 #include "kv/block_pool.h"
@@ -31,7 +32,8 @@ namespace tael::engine {
 struct EngineOptions {
   std::string model_path;
   uint64_t budget_bytes = 0;    // 0: what the system can spare
-  size_t num_threads = 0;       // 0: every usable CPU
+  size_t num_threads = 0;       // 0: chosen; no more than can run at once (exec/cpu_set.h)
+  bool oversubscribe = false;   // tests: all of num_threads, however few can run at once
   uint32_t context_length = 0;  // 0: min(trained, what fits)
   uint32_t max_sessions = 1;
   uint32_t chunk_tokens = 0;  // of a long prompt per forward pass; 0: by the budget
@@ -56,6 +58,7 @@ class Engine {
   const MemoryPlan& plan() const { return plan_; }
   uint32_t context_length() const { return plan_.context_length; }
   size_t num_threads() const { return team_->size(); }
+  const exec::CpuChoice& cpus() const { return cpus_; }  // which threads, and why
   mem::LedgerSnapshot Ledger() const { return budget_->Snapshot(); }
   mem::MemoryBudget& budget() const { return *budget_; }
   const kv::BlockPool& pool() const { return *pool_; }
@@ -75,6 +78,7 @@ class Engine {
   std::unique_ptr<tokenizer::Tokenizer> tokenizer_;
   MemoryPlan plan_;
   mem::Reservation weights_, tokenizer_bytes_, kernel_, runtime_;
+  exec::CpuChoice cpus_;
   std::unique_ptr<exec::ThreadTeam> team_;
   std::unique_ptr<kv::BlockPool> pool_;
   std::unique_ptr<exec::Forward> forward_;

@@ -56,6 +56,7 @@ TEST(Engine, ResultsDoNotDependOnTheNumberOfThreads) {
     for (size_t threads : {1u, 2u, 3u, 5u}) {
       EngineOptions options = Options(name);
       options.num_threads = threads;
+      options.oversubscribe = true;
       const auto engine = MakeEngine(options);
       Session session = engine->NewSession();
       const auto after_prompt = Feed(session, tokens);

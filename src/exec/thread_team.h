@@ -1,8 +1,11 @@
-// A fixed team of pinned threads that run one function together, with barriers inside it.
+// A fixed team of threads that run one function together, with barriers inside it.
 //
 // The caller is thread 0; the others sleep on a futex between runs. A barrier spins for a moment,
-// since the others are usually microseconds away, and then sleeps: a busy neighbour or one thread
-// too many must not burn a core. Between two Run() calls the team holds no lock and uses no CPU.
+// since the others are usually microseconds away, and then sleeps. How long it spins follows what
+// spinning has brought lately: where the other thread waits for the very core that spins (a busy
+// neighbour, more threads than cores) the team soon hands the core over at once. For the same
+// reason threads start on a CPU each but are not pinned to it: the kernel moves them away from a
+// neighbour. Between two Run() calls the team holds no lock and uses no CPU.
 //
 // One Run() at a time; Barrier() only from inside the function. Run() allocates nothing.
 #pragma once
@@ -12,19 +15,19 @@
 #include <cstdint>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
 
 namespace tael::exec {
 
-// CPUs this process may use (affinity mask).
-size_t NumUsableCpus();
-
 class ThreadTeam {
  public:
+  // The threads that are started may run on `cpus` (none given: wherever the caller may) and begin
+  // on one each. How many are wise is ChooseCpus' business (cpu_set.h).
   // Fails: kInvalidArgument for 0 or more than kMaxThreads; kIo if a thread cannot be started.
-  static Result<std::unique_ptr<ThreadTeam>> Create(size_t num_threads);
+  static Result<std::unique_ptr<ThreadTeam>> Create(size_t num_threads, std::vector<int> cpus = {});
   static constexpr size_t kMaxThreads = 256;
 
   ~ThreadTeam();
@@ -43,23 +46,31 @@ class ThreadTeam {
   void Barrier();
 
  private:
+  // 2,000 pauses are about 20 microseconds: longer than the skew of a balanced op, shorter than a
+  // time slice.
+  static constexpr uint32_t kMostSpins = 2000;
+
   using Trampoline = void (*)(void* context, size_t thread);
 
-  explicit ThreadTeam(size_t num_threads) : num_threads_(num_threads) {}
+  ThreadTeam(size_t num_threads, std::vector<int> cpus)
+      : num_threads_(num_threads), cpus_(std::move(cpus)) {}
   void RunErased(Trampoline function, void* context);
   void WorkerLoop(size_t thread);
-  void PinSelf(size_t thread) const;
+  void PlaceSelf(size_t thread) const;
 
-  // A word that threads wait on, with a count of those asleep so that nobody wakes in vain.
+  // A word that threads wait on, with a count of those asleep so that nobody wakes in vain, and
+  // how long to spin before sleeping.
   struct alignas(64) Gate {
     std::atomic<uint32_t> generation{0};
     std::atomic<uint32_t> sleepers{0};
+    std::atomic<uint32_t> spins{kMostSpins};
     void Open();
     void WaitWhile(uint32_t old_generation);
   };
 
   const size_t num_threads_;
-  std::vector<int> cpus_;  // empty: more threads than CPUs, do not pin
+  const std::vector<int> cpus_;  // empty: wherever the kernel puts them
+  bool confine_caller_ = false;  // it may run on CPUs that are not the team's
   Gate start_;
   Gate barrier_;
   alignas(64) std::atomic<uint32_t> arrived_{0};
