@@ -38,7 +38,8 @@ def row(measurement, records):
     engines = {name: best_of_engine(measurement, own) for name, own in by_engine.items()}
     figures = {"engines": engines}
     ours = by_engine.get(TAEL, [])
-    for key in ("share", "gbps", "read_gbps", "gmacs", "peak_gmacs", "without_kv", "kv_bytes"):
+    for key in ("share", "gbps", "read_gbps", "gmacs", "peak_gmacs", "without_kv", "kv_bytes",
+                "upper", "lower"):
         value = median_of(ours, key)
         if value is not None:
             figures[key] = value

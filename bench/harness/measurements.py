@@ -75,6 +75,10 @@ def batched(rig, model):
             + rig.llama.batched(rig.tael.facts(model).path, SHORT, SEQUENCES))
 
 
+def paging(rig, model):
+    return rig.tael.paging(model, LONG)
+
+
 MEASUREMENTS = {measurement.name: measurement for measurement in (
     Measurement("decode64", "decode, context 64", "tokens/s", decode(SHORT)),
     Measurement("decode2048", "decode, context 2,048", "tokens/s", decode(LONG)),
@@ -86,6 +90,8 @@ MEASUREMENTS = {measurement.name: measurement for measurement in (
                 higher_is_better=False, only_models=("qwen2.5-0.5b.Q4_0",)),
     Measurement("batched8", "8 sequences together, all tokens", "tokens/s", batched,
                 only_models=("qwen2.5-0.5b.Q4_0",)),
+    Measurement("paging", "cost of paged attention, of a decode step at 2,048 tokens", "share",
+                paging, higher_is_better=False, only_models=("qwen2.5-0.5b.Q4_0",)),
 )}
 
 

@@ -18,6 +18,8 @@ def plain(value, unit):
         return "-"
     if unit == "bytes":
         return f"{value / 1e6:.1f} MB"
+    if unit == "share":
+        return f"{value:.2%}"
     if unit == "s":
         return f"{value * 1000:.0f} ms"
     return f"{value:.1f}" if value < 1000 else f"{value:,.0f}"
@@ -37,6 +39,8 @@ def share_of(name, figures):
         return f"{figures['share']:.0%} of {figures['read_gbps']:.1f} GB/s"
     if "share" in figures:
         return f"{figures['share']:.0%} of {figures['peak_gmacs']:.0f} GMAC/s"
+    if "upper" in figures:
+        return f"95 % interval {figures['lower']:.2%} to {figures['upper']:.2%}"
     if "without_kv" in figures:
         return f"{figures['without_kv'] / 1e6:.1f} MB without KV"
     return "-"

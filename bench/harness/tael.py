@@ -4,8 +4,13 @@ The roofline is measured just before each run whose figure is a share of it: clo
 change it within minutes.
 """
 
+import statistics
+
 from . import models, shell, toolbox
 from .engines import DECODED_TOKENS, TAEL, Contender, Unavailable, json_of
+from .statistic import median_interval
+
+PAGING_PAIRS = 600
 
 
 class Tael:
@@ -70,6 +75,20 @@ class Tael:
             blocks = -(-(tokens + DECODED_TOKENS) // 16)
             kv = 16 * blocks * self.facts(model).kv_bytes_per_token
             return {"value": peak, "kv_bytes": kv, "without_kv": peak - kv}
+        return [Contender(TAEL, "", run)]
+
+    def paging(self, model, context):
+        """What paging adds to a decode step, as a share of it, with its interval."""
+        def run():
+            report = json_of([toolbox.bench_program("tael_paging"), PAGING_PAIRS])
+            step = json_of(self.bench_command(model, context, DECODED_TOKENS))
+            step_us = 1e6 / step["decode_tps"]
+            shares = [(paged - contiguous) / step_us for paged, contiguous
+                      in zip(report["paged_us"], report["contiguous_us"], strict=True)]
+            lower, upper = median_interval(shares)
+            return {"value": statistics.median(shares), "lower": lower, "upper": upper,
+                    "step_us": step_us, "paged_us": statistics.median(report["paged_us"]),
+                    "neighbours": report["neighbours"]}
         return [Contender(TAEL, "", run)]
 
     def text_of_tokens(self, model, text, count):

@@ -14,6 +14,7 @@ from harness import (  # noqa: F401
     results,
     runner,
     shell,
+    statistic,
     synthetic,
     targets,
 )

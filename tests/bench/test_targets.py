@@ -46,7 +46,7 @@ class Targets(unittest.TestCase):
 
     def test_every_figure_of_a_target_is_computed(self):
         summary = figures.summary([
-            record("tael", 2, share=0.5, without_kv=1), record("llama.cpp", 1),
+            record("tael", 2, share=0.5, without_kv=1, upper=1), record("llama.cpp", 1),
             record("tael", 2, measurement="decode2048"),
             record("tael", 2, measurement="outputs", mean_delta=0.1)])
         computed = set().union(*(row for row in summary["smollm2"].values()))
