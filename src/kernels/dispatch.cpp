@@ -29,6 +29,7 @@ extern const MatmulTable kNeonMatmul;
 extern const VectorTable kNeonVector;
 extern const KvTable kNeonKv[kNumKvTypes];
 extern const MatmulTable kDotprodMatmul;
+extern const MatmulTable kI8mmMatmul;
 #endif
 
 namespace {
@@ -65,6 +66,8 @@ struct Runnables {
 #if defined(__linux__)
     const bool dotprod = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
     Add("dotprod", dotprod, kDotprodMatmul, kNeonVector, kNeonKv);
+    const bool i8mm = dotprod && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
+    Add("i8mm", i8mm, kI8mmMatmul, kNeonVector, kNeonKv);
 #endif
 #endif
   }

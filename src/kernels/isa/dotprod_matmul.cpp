@@ -1,5 +1,6 @@
 // Matrix products for 64-bit ARM with the dot product extension (Cortex-A55, A76 and later): rows
 // decoded in registers for up to four tokens, panels from five on.
+#include "kernels/isa/dotprod_dot.h"
 #include "kernels/isa/dotprod_panel.h"
 
 namespace tael::kernels {
@@ -7,12 +8,6 @@ namespace tael::kernels {
 extern const MatmulTable kDotprodMatmul;
 
 namespace {
-
-struct SdotDot {
-  TAEL_INLINE static int32x4_t Add(int32x4_t acc, int8x16_t w, int8x16_t x) {
-    return vdotq_s32(acc, w, x);
-  }
-};
 
 ActFormat DotprodFormatFor(WeightType type, size_t num_tokens) {
   if (IsFloatType(type) || num_tokens < kPanelTokens) return FormatFor(type, num_tokens);
@@ -34,12 +29,13 @@ void DotprodPackAct(ActFormat format, const PackCall& call) {
 
 size_t DotprodScratchBytes(WeightType type, size_t num_tokens, size_t k) {
   if (IsFloatType(type) || num_tokens < kPanelTokens) return ScratchBytes(type, num_tokens, k);
-  return k / 32 * kPanelBlockBytes<true, true>;  // the largest of the four
+  return PanelScratchBytes<SdotPanel>(type, k);
 }
 
 template <typename Format>
 void DotprodMatmul(const MatmulCall& call) {
-  return call.num_tokens < kPanelTokens ? Matmul<SdotDot, Format>(call) : PanelMatmul<Format>(call);
+  return call.num_tokens < kPanelTokens ? Matmul<SdotDot, Format>(call)
+                                        : PanelMatmul<SdotPanel, Format>(call);
 }
 
 constexpr MatmulTable MakeTable() {

@@ -1,11 +1,7 @@
 // Products for five tokens and more with SDOT by lane: 8 rows x 4 tokens in registers.
 // Private to dotprod_matmul.cpp; internal linkage only.
 //
-// Eight rows are unpacked once into a panel in scratch, which stays in L1/L2 while all tokens pass:
-//
-//   per 32 columns:  q[k / 4 = 8][8 rows][4] | scale[8 rows] | scale of the upper 16 [8 rows]
-//                                            | min[8 rows]   | min of the upper 16 [8 rows]
-//   (the parts a format does not have are left out)
+// Panel (neon_panel.h), per 32 columns:  q[k / 4 = 8][8 rows][4]
 //
 // Packed activations, format kTiles, per tile of 4 tokens and 32 columns:
 //
@@ -17,23 +13,16 @@
 
 #include <arm_neon.h>
 
-#include "kernels/isa/neon_matmul.h"
+#include "kernels/isa/neon_panel.h"
 
 namespace tael::kernels {
 namespace {
 
 constexpr ActFormat kTiles{2};
-constexpr size_t kTileTokens = 4;
-constexpr size_t kPanelRows = 8;
 // Below, unpacking costs more than it saves: a panel block costs about as many instructions to
 // unpack as two tiles to multiply.
 constexpr size_t kPanelTokens = 5;
 constexpr size_t kTileBlockBytes = 32 * kTileTokens + 4 * kTileTokens * sizeof(float);
-constexpr size_t kPanelVector = kPanelRows * sizeof(float);
-
-template <bool kHasMin, bool kTwoScales>
-constexpr size_t kPanelBlockBytes = 32 * kPanelRows +
-                                    kPanelVector*(kTwoScales ? 2 : 1) * (kHasMin ? 2 : 1);
 
 // ---- activations ----
 
@@ -66,203 +55,127 @@ void PackTiles(const PackCall& call) {
   }
 }
 
-// ---- the panel ----
-
-// Sixteen columns of four rows become [k / 4 = 4][4 rows][4], rows 32 bytes apart.
-TAEL_INLINE void StoreTransposed(const int8x16_t* w, int8_t* out) {
-  const int32x4_t r0 = vreinterpretq_s32_s8(w[0]), r1 = vreinterpretq_s32_s8(w[1]);
-  const int32x4_t r2 = vreinterpretq_s32_s8(w[2]), r3 = vreinterpretq_s32_s8(w[3]);
-  const int64x2_t even01 = vreinterpretq_s64_s32(vtrn1q_s32(r0, r1));
-  const int64x2_t odd01 = vreinterpretq_s64_s32(vtrn2q_s32(r0, r1));
-  const int64x2_t even23 = vreinterpretq_s64_s32(vtrn1q_s32(r2, r3));
-  const int64x2_t odd23 = vreinterpretq_s64_s32(vtrn2q_s32(r2, r3));
-  constexpr size_t kStep = 4 * kPanelRows;
-  vst1q_s8(out, vreinterpretq_s8_s64(vtrn1q_s64(even01, even23)));
-  vst1q_s8(out + kStep, vreinterpretq_s8_s64(vtrn1q_s64(odd01, odd23)));
-  vst1q_s8(out + 2 * kStep, vreinterpretq_s8_s64(vtrn2q_s64(even01, even23)));
-  vst1q_s8(out + 3 * kStep, vreinterpretq_s8_s64(vtrn2q_s64(odd01, odd23)));
-}
-
-// 32 columns of eight rows.
-template <typename Format>
-TAEL_INLINE void UnpackValues(const uint8_t* const (&rows)[kPanelRows], size_t s, std::byte* out) {
-  auto* q = reinterpret_cast<int8_t*>(out);
-#pragma GCC unroll 2
-  for (size_t quad = 0; quad < 2; ++quad) {
-    int8x16_t lo[4], hi[4];
-#pragma GCC unroll 4
-    for (size_t r = 0; r < 4; ++r) {
-      const Values32 v = NeonBlock<Format>::Values(rows[4 * quad + r], s);
-      lo[r] = v.lo;
-      hi[r] = v.hi;
-    }
-    StoreTransposed(lo, q + 16 * quad);
-    StoreTransposed(hi, q + 16 * quad + 16 * kPanelRows);
-  }
-}
-
-// Eight rows, row_bytes apart; where fewer exist, the last one is repeated.
-template <typename Format>
-void UnpackPanel(const uint8_t* w, size_t row_bytes, size_t num_rows, size_t k, std::byte* out) {
-  constexpr BlockShape kShape = kShapeOf<Format>;
-  constexpr size_t kScales = Format::kTwoScales ? 2 : 1;
-  const uint8_t* rows[kPanelRows];
-  for (size_t r = 0; r < kPanelRows; ++r) {
-    rows[r] = w + (r < num_rows ? r : num_rows - 1) * row_bytes;
-  }
-  for (size_t column = 0; column < k; column += kShape.elements) {
-    float scale[kPanelRows][kMaxBlock / kGroup], min[kPanelRows][kMaxBlock / kGroup];
-    for (size_t r = 0; r < kPanelRows; ++r) NeonBlock<Format>::Scales(rows[r], scale[r], min[r]);
-    for (size_t s = 0; s < kShape.elements / 32; ++s) {
-      UnpackValues<Format>(rows, s, out);
-      auto* floats = reinterpret_cast<float*>(out + 32 * kPanelRows);
-      for (size_t i = 0; i < kScales; ++i) {
-        for (size_t r = 0; r < kPanelRows; ++r) {
-          floats[i * kPanelRows + r] = scale[r][s * kScales + i];
-          if constexpr (Format::kHasMin) {
-            floats[(kScales + i) * kPanelRows + r] = min[r][s * kScales + i];
-          }
-        }
-      }
-      out += kPanelBlockBytes<Format::kHasMin, Format::kTwoScales>;
-    }
-    for (const uint8_t*& row : rows) row += kShape.bytes;
-  }
-}
-
 // ---- the product ----
 
-struct TileSums {
-  float32x4_t v[kTileTokens][2];  // [token][row / 4]
-};
+// Accumulators are plain local arrays, here and below: in a struct that is returned, or passed on
+// by reference, GCC stores them in every iteration.
+using TileSums = float32x4_t[kTileTokens][2];  // [token][row / 4]
 
-// Products of kQuarters * 4 columns.
+// Products of kQuarters * 4 columns times the scales of the rows, added to `before` where there is
+// such a part.
 template <size_t kQuarters>
-struct ColumnSums {
-  int32x4_t v[kTileTokens][2];
-
-  TAEL_INLINE void Compute(const int8_t* w, const int8_t* x) {
+TAEL_INLINE void Columns(const int8_t* w, const int8_t* x, const float* row_scale,
+                         const TileSums* before, TileSums& out) {
+  int32x4_t sum[kTileTokens][2];
 #pragma GCC unroll 4
-    for (size_t t = 0; t < kTileTokens; ++t) v[t][0] = v[t][1] = vdupq_n_s32(0);
+  for (size_t t = 0; t < kTileTokens; ++t) sum[t][0] = sum[t][1] = SumStart();
 #pragma GCC unroll 8
-    for (size_t i = 0; i < kQuarters; ++i) {
-      const int8x16_t tokens = vld1q_s8(x + 16 * i);
-#pragma GCC unroll 2
-      for (size_t quad = 0; quad < 2; ++quad) {
-        const int8x16_t rows = vld1q_s8(w + 4 * kPanelRows * i + 16 * quad);
-        v[0][quad] = vdotq_laneq_s32(v[0][quad], rows, tokens, 0);
-        v[1][quad] = vdotq_laneq_s32(v[1][quad], rows, tokens, 1);
-        v[2][quad] = vdotq_laneq_s32(v[2][quad], rows, tokens, 2);
-        v[3][quad] = vdotq_laneq_s32(v[3][quad], rows, tokens, 3);
-      }
-    }
-  }
-
-  // acc += v * scale of the row * scale of the token
-  TAEL_INLINE void AddTo(TileSums& acc, const float* row_scale, float32x4_t token_scale) const {
+  for (size_t i = 0; i < kQuarters; ++i) {
+    const int8x16_t tokens = vld1q_s8(x + 16 * i);
 #pragma GCC unroll 2
     for (size_t quad = 0; quad < 2; ++quad) {
-      const float32x4_t s = vld1q_f32(row_scale + 4 * quad);
-      const float32x4_t factor[kTileTokens] = {
-          vmulq_laneq_f32(s, token_scale, 0), vmulq_laneq_f32(s, token_scale, 1),
-          vmulq_laneq_f32(s, token_scale, 2), vmulq_laneq_f32(s, token_scale, 3)};
+      const int8x16_t rows = vld1q_s8(w + 4 * kPanelRows * i + 16 * quad);
+      sum[0][quad] = vdotq_laneq_s32(sum[0][quad], rows, tokens, 0);
+      sum[1][quad] = vdotq_laneq_s32(sum[1][quad], rows, tokens, 1);
+      sum[2][quad] = vdotq_laneq_s32(sum[2][quad], rows, tokens, 2);
+      sum[3][quad] = vdotq_laneq_s32(sum[3][quad], rows, tokens, 3);
+    }
+  }
+#pragma GCC unroll 2
+  for (size_t quad = 0; quad < 2; ++quad) {
+    const float32x4_t s = vld1q_f32(row_scale + 4 * quad);
 #pragma GCC unroll 4
-      for (size_t t = 0; t < kTileTokens; ++t) {
-        acc.v[t][quad] = vfmaq_f32(acc.v[t][quad], vcvtq_f32_s32(v[t][quad]), factor[t]);
+    for (size_t t = 0; t < kTileTokens; ++t) {
+      const float32x4_t v = SumValue(sum[t][quad]);
+      out[t][quad] = before == nullptr ? vmulq_f32(v, s) : vfmaq_f32((*before)[t][quad], v, s);
+    }
+  }
+}
+
+// acc[t] += v[t] * token[t]
+TAEL_INLINE void AddByToken(TileSums& acc, const TileSums& v, float32x4_t token) {
+#pragma GCC unroll 2
+  for (size_t quad = 0; quad < 2; ++quad) {
+    acc[0][quad] = vfmaq_laneq_f32(acc[0][quad], v[0][quad], token, 0);
+    acc[1][quad] = vfmaq_laneq_f32(acc[1][quad], v[1][quad], token, 1);
+    acc[2][quad] = vfmaq_laneq_f32(acc[2][quad], v[2][quad], token, 2);
+    acc[3][quad] = vfmaq_laneq_f32(acc[3][quad], v[3][quad], token, 3);
+  }
+}
+
+TAEL_INLINE void AddPanelMins(TileSums& acc, const float* min, float32x4_t sums) {
+  TileSums v;
+#pragma GCC unroll 4
+  for (size_t t = 0; t < kTileTokens; ++t) {
+    v[t][0] = vld1q_f32(min);
+    v[t][1] = vld1q_f32(min + 4);
+  }
+  AddByToken(acc, v, sums);
+}
+
+struct SdotPanel {
+  static constexpr size_t kRowsTogether = 4;
+  static constexpr size_t kScaleCopies = 1;
+
+  static const std::byte* ActAt(const MatmulCall& call, size_t token) {
+    return call.act + token / kTileTokens * (call.k / kActBlock) * kTileBlockBytes;
+  }
+
+  // Four rows become [k / 4 = 4][4 rows][4], steps of k a panel row apart.
+  TAEL_INLINE static void StoreColumns(const int8x16_t* w, int8_t* out) {
+    const int32x4_t r0 = vreinterpretq_s32_s8(w[0]), r1 = vreinterpretq_s32_s8(w[1]);
+    const int32x4_t r2 = vreinterpretq_s32_s8(w[2]), r3 = vreinterpretq_s32_s8(w[3]);
+    const int64x2_t even01 = vreinterpretq_s64_s32(vtrn1q_s32(r0, r1));
+    const int64x2_t odd01 = vreinterpretq_s64_s32(vtrn2q_s32(r0, r1));
+    const int64x2_t even23 = vreinterpretq_s64_s32(vtrn1q_s32(r2, r3));
+    const int64x2_t odd23 = vreinterpretq_s64_s32(vtrn2q_s32(r2, r3));
+    constexpr size_t kStep = 4 * kPanelRows;
+    vst1q_s8(out, vreinterpretq_s8_s64(vtrn1q_s64(even01, even23)));
+    vst1q_s8(out + kStep, vreinterpretq_s8_s64(vtrn1q_s64(odd01, odd23)));
+    vst1q_s8(out + 2 * kStep, vreinterpretq_s8_s64(vtrn2q_s64(even01, even23)));
+    vst1q_s8(out + 3 * kStep, vreinterpretq_s8_s64(vtrn2q_s64(odd01, odd23)));
+  }
+
+  template <bool kHasMin, bool kTwoScales>
+  __attribute__((noinline)) static void Multiply(const TileCall& call) {
+    using Layout = PanelLayout<SdotPanel, kHasMin, kTwoScales>;
+    TileSums acc;
+#pragma GCC unroll 4
+    for (size_t t = 0; t < kTileTokens; ++t) acc[t][0] = acc[t][1] = vdupq_n_f32(0.0f);
+    const std::byte* panel = call.panel;
+    const std::byte* tile = call.act;
+    for (size_t column = 0; column < call.k; column += 32) {
+      const auto* w = reinterpret_cast<const int8_t*>(panel);
+      const auto* x = reinterpret_cast<const int8_t*>(tile);
+      const auto* row = reinterpret_cast<const float*>(panel + kPanelQ);
+      const auto* min = row + Layout::kMinOffset;
+      const auto* token = reinterpret_cast<const float*>(tile + 32 * kTileTokens);
+      TileSums sums;
+      if constexpr (kTwoScales) {
+        TileSums lower;
+        Columns<4>(w, x, row, nullptr, lower);
+        KeepLoadsBelow();
+        Columns<4>(w + kPanelQ / 2, x + 16 * kTileTokens, row + kPanelRows, &lower, sums);
+      } else {
+        Columns<8>(w, x, row, nullptr, sums);
       }
+      AddByToken(acc, sums, vld1q_f32(token));
+      if constexpr (kHasMin && kTwoScales) {
+        AddPanelMins(acc, min, vld1q_f32(token + 8));
+        AddPanelMins(acc, min + kPanelRows, vld1q_f32(token + 12));
+      } else if constexpr (kHasMin) {
+        AddPanelMins(acc, min, vld1q_f32(token + 4));
+      }
+      panel += Layout::kBlockBytes;
+      tile += kTileBlockBytes;
+    }
+#pragma GCC unroll 4
+    for (size_t t = 0; t < kTileTokens; ++t) {
+      if (t == call.num_tokens) return;
+      StoreRows(acc[t][0], acc[t][1], call.num_rows, call.y + t * call.y_stride);
     }
   }
 };
-
-TAEL_INLINE void AddPanelMins(TileSums& acc, const float* min, float32x4_t sums) {
-#pragma GCC unroll 2
-  for (size_t quad = 0; quad < 2; ++quad) {
-    const float32x4_t m = vld1q_f32(min + 4 * quad);
-    acc.v[0][quad] = vfmaq_laneq_f32(acc.v[0][quad], m, sums, 0);
-    acc.v[1][quad] = vfmaq_laneq_f32(acc.v[1][quad], m, sums, 1);
-    acc.v[2][quad] = vfmaq_laneq_f32(acc.v[2][quad], m, sums, 2);
-    acc.v[3][quad] = vfmaq_laneq_f32(acc.v[3][quad], m, sums, 3);
-  }
-}
-
-template <bool kHasMin, bool kTwoScales>
-TileSums MultiplyTile(const std::byte* panel, const std::byte* tile, size_t num_blocks) {
-  TileSums acc;
-#pragma GCC unroll 4
-  for (size_t t = 0; t < kTileTokens; ++t) acc.v[t][0] = acc.v[t][1] = vdupq_n_f32(0.0f);
-  for (size_t b = 0; b < num_blocks; ++b) {
-    const auto* w = reinterpret_cast<const int8_t*>(panel);
-    const auto* x = reinterpret_cast<const int8_t*>(tile);
-    const auto* row = reinterpret_cast<const float*>(panel + 32 * kPanelRows);
-    const auto* token = reinterpret_cast<const float*>(tile + 32 * kTileTokens);
-    const float32x4_t token_scale = vld1q_f32(token);
-    if constexpr (kTwoScales) {
-      ColumnSums<4> lower, upper;
-      lower.Compute(w, x);
-      lower.AddTo(acc, row, token_scale);
-      upper.Compute(w + 16 * kPanelRows, x + 16 * kTileTokens);
-      upper.AddTo(acc, row + kPanelRows, token_scale);
-      if constexpr (kHasMin) {
-        AddPanelMins(acc, row + 2 * kPanelRows, vld1q_f32(token + 8));
-        AddPanelMins(acc, row + 3 * kPanelRows, vld1q_f32(token + 12));
-      }
-    } else {
-      ColumnSums<8> sums;
-      sums.Compute(w, x);
-      sums.AddTo(acc, row, token_scale);
-      if constexpr (kHasMin) AddPanelMins(acc, row + kPanelRows, vld1q_f32(token + 4));
-    }
-    panel += kPanelBlockBytes<kHasMin, kTwoScales>;
-    tile += kTileBlockBytes;
-  }
-  return acc;
-}
-
-void StoreTile(const TileSums& acc, size_t num_rows, size_t num_tokens, float* y, size_t stride) {
-  for (size_t t = 0; t < num_tokens; ++t) {
-    float* out = y + t * stride;
-    if (num_rows == kPanelRows) {
-      vst1q_f32(out, acc.v[t][0]);
-      vst1q_f32(out + 4, acc.v[t][1]);
-      continue;
-    }
-    float row[kPanelRows];
-    vst1q_f32(row, acc.v[t][0]);
-    vst1q_f32(row + 4, acc.v[t][1]);
-    for (size_t r = 0; r < num_rows; ++r) out[r] = row[r];
-  }
-}
-
-// Asks for one share of the next panel's rows per tile: unpacking walks eight short streams, which
-// hardware prefetchers lose.
-void PrefetchShare(const std::byte* rows, size_t bytes, size_t tile, size_t num_tiles) {
-  const size_t begin = bytes * tile / num_tiles, end = bytes * (tile + 1) / num_tiles;
-  for (size_t i = begin; i < end; i += kCacheLine) __builtin_prefetch(rows + i, 0, 2);
-}
-
-template <typename Format>
-void PanelMatmul(const MatmulCall& call) {
-  const size_t num_blocks = call.k / 32;
-  const size_t num_tiles = (call.num_tokens + kTileTokens - 1) / kTileTokens;
-  for (size_t begin = call.row_begin; begin < call.row_end; begin += kPanelRows) {
-    const size_t left = call.row_end - begin;
-    const size_t num_rows = left < kPanelRows ? left : kPanelRows;
-    const std::byte* rows = call.w + begin * call.row_bytes;
-    UnpackPanel<Format>(reinterpret_cast<const uint8_t*>(rows), call.row_bytes, num_rows, call.k,
-                        call.scratch);
-    const size_t after = left - num_rows;
-    const size_t next_rows = after < kPanelRows ? after : kPanelRows;
-    for (size_t tile = 0; tile < num_tiles; ++tile) {
-      PrefetchShare(rows + num_rows * call.row_bytes, next_rows * call.row_bytes, tile, num_tiles);
-      const size_t token = tile * kTileTokens;
-      const size_t tokens_left = call.num_tokens - token;
-      const TileSums sums = MultiplyTile<Format::kHasMin, Format::kTwoScales>(
-          call.scratch, call.act + tile * num_blocks * kTileBlockBytes, num_blocks);
-      StoreTile(sums, num_rows, tokens_left < kTileTokens ? tokens_left : kTileTokens,
-                call.y + token * call.y_stride + begin, call.y_stride);
-    }
-  }
-}
 
 }  // namespace
 }  // namespace tael::kernels

@@ -154,6 +154,16 @@ TAEL_INLINE float32x4_t AddProduct(float32x4_t acc, Values32 w, Values32 x, cons
   }
 }
 
+// Where a stream of weights will be: 1-4 KB ahead are all alike, 8 KB are no better. A prefetch
+// past the last row of a mapping does nothing.
+constexpr size_t kPrefetchBytes = 2048;
+
+template <size_t kBytes>
+TAEL_INLINE void PrefetchAhead(const uint8_t* p) {
+#pragma GCC unroll 4
+  for (size_t i = 0; i < kBytes; i += kCacheLine) __builtin_prefetch(p + kPrefetchBytes + i, 0, 3);
+}
+
 template <typename Dot, typename Format, size_t kTokens>
 void TwoRows(const uint8_t* const (&rows)[2], size_t k, const ActRow* act, float* const (&y)[2],
              size_t y_stride) {
@@ -164,7 +174,10 @@ void TwoRows(const uint8_t* const (&rows)[2], size_t k, const ActRow* act, float
   const uint8_t* b[2] = {rows[0], rows[1]};
   for (size_t column = 0; column < k; column += kShape.elements) {
     float scale[2][kMaxBlock / kGroup], min[2][kMaxBlock / kGroup];
-    for (size_t r = 0; r < 2; ++r) Block::Scales(b[r], scale[r], min[r]);
+    for (size_t r = 0; r < 2; ++r) {
+      PrefetchAhead<kShape.bytes>(b[r]);
+      Block::Scales(b[r], scale[r], min[r]);
+    }
     if constexpr (Format::kHasMin) AddMins<Format>(min, act, column, sums);
     for (size_t s = 0; s < kShape.elements / 32; ++s) {
       const Values32 w[2] = {Block::Values(b[0], s), Block::Values(b[1], s)};
@@ -190,6 +203,14 @@ void TwoRows(const uint8_t* const (&rows)[2], size_t k, const ActRow* act, float
   }
 }
 
+// Calls visit(first, second) for `count` rows in pairs of a row of the first half and its fellow of
+// the second. An odd row out is computed twice, in place of a kernel for one row.
+template <typename Visitor>
+TAEL_INLINE void ForEachFarPair(size_t begin, size_t count, const Visitor& visit) {
+  const size_t half = (count + 1) / 2;
+  for (size_t i = begin; i < begin + half; ++i) visit(i, i + half < begin + count ? i + half : i);
+}
+
 // Rows [begin, begin + count) and kTokens tokens from `token` on.
 template <typename Dot, typename Format, size_t kTokens>
 void Rows(const MatmulCall& call, size_t begin, size_t count, size_t token) {
@@ -197,14 +218,10 @@ void Rows(const MatmulCall& call, size_t begin, size_t count, size_t token) {
   for (size_t t = 0; t < kTokens; ++t) act[t] = TokenAt(call.act, token + t, call.k);
   const auto* w = reinterpret_cast<const uint8_t*>(call.w);
   float* y = call.y + token * call.y_stride;
-  const size_t half = (count + 1) / 2;
-  for (size_t i = 0; i < half; ++i) {
-    const size_t first = begin + i;
-    // An odd row out is computed twice, in place of a kernel for one row.
-    const size_t second = i + half < count ? first + half : first;
+  ForEachFarPair(begin, count, [&](size_t first, size_t second) {
     TwoRows<Dot, Format, kTokens>({w + first * call.row_bytes, w + second * call.row_bytes}, call.k,
                                   act, {y + first, y + second}, call.y_stride);
-  }
+  });
 }
 
 template <typename Dot, typename Format>
@@ -217,8 +234,10 @@ void Matmul(const MatmulCall& call) {
     const size_t count = left < chunk ? left : chunk;
     size_t t = 0;
     for (; t + 4 <= call.num_tokens; t += 4) Rows<Dot, Format, 4>(call, begin, count, t);
-    for (; t + 2 <= call.num_tokens; t += 2) Rows<Dot, Format, 2>(call, begin, count, t);
-    if (t < call.num_tokens) Rows<Dot, Format, 1>(call, begin, count, t);
+    // One walk over the weights for what is left.
+    if (call.num_tokens - t == 3) Rows<Dot, Format, 3>(call, begin, count, t);
+    if (call.num_tokens - t == 2) Rows<Dot, Format, 2>(call, begin, count, t);
+    if (call.num_tokens - t == 1) Rows<Dot, Format, 1>(call, begin, count, t);
   }
 }
 
