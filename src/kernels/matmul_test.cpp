@@ -417,7 +417,7 @@ TEST_P(Matmul, ATokenDoesNotDependOnTheOthers) {
     const std::vector<float> x = RandomActivations(130 * k, 13);
     const std::vector<float> many =
         Execute({&table(), &weights, &x, 130, num_rows, Activations::kQuantised, {0, num_rows}});
-    for (const size_t num_tokens : {1u, 2u, 5u, 18u, 129u}) {
+    for (const size_t num_tokens : {1u, 2u, 5u, 10u, 14u, 18u, 129u}) {
       if (table().act_format(type, num_tokens) != table().act_format(type, 130)) continue;
       const std::vector<float> few = Execute(
           {&table(), &weights, &x, num_tokens, num_rows, Activations::kQuantised, {0, num_rows}});

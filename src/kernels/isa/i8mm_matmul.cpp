@@ -1,6 +1,6 @@
 // Matrix products for 64-bit ARM with matrix multiply instructions for bytes (Cortex-A510, A710,
-// Neoverse V1, N2 and later): one token with SDOT, two to eight with SMMLA on rows in the file's
-// layout, panels from nine on.
+// Neoverse V1, N2 and later): one token with SDOT, two to sixteen with SMMLA on rows in the
+// file's layout, panels for more.
 #include "kernels/isa/dotprod_dot.h"
 #include "kernels/isa/i8mm_pairs.h"
 #include "kernels/isa/i8mm_panel.h"
@@ -11,7 +11,7 @@ extern const MatmulTable kI8mmMatmul;
 
 namespace {
 
-constexpr size_t kMostTokensOnRows = 8;
+constexpr size_t kMostTokensOnRows = 16;
 
 ActFormat I8mmFormatFor(WeightType type, size_t num_tokens) {
   return IsFloatType(type) || num_tokens == 1 ? FormatFor(type, num_tokens) : kPairs;
@@ -45,12 +45,18 @@ void I8mmMatmul(const MatmulCall& call) {
       return RowsByPairs<Format, 3>(call);
     case 4:
       return RowsByPairs<Format, 4>(call);
+    case 5:
+    case 6:
+      return RowsByPairs<Format, 6>(call);
+    case 7:
+    case 8:
+      return RowsByPairs<Format, 8>(call);
     default:
       return PanelMatmul<SmmlaPanel, Format>(call);
   }
 }
 
-static_assert(kMostTokensOnRows == 8, "I8mmMatmul() names each count of pairs");
+static_assert(kMostTokensOnRows == 16, "I8mmMatmul() names each count of pairs");
 
 constexpr MatmulTable MakeTable() {
   MatmulTable table = MakeMatmulTable<SdotDot>();

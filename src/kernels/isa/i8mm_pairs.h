@@ -1,4 +1,4 @@
-// Products for two to eight tokens with SMMLA on rows as they lie in the file, and the packing of
+// Products for two to sixteen tokens with SMMLA on rows as they lie in the file, and the packing of
 // activations for two tokens and more. Private to i8mm_matmul.cpp; internal linkage only.
 //
 // SMMLA multiplies two rows of eight values with two tokens of eight: four sums of eight products,
@@ -119,7 +119,7 @@ void TwoRowsByPairs(const uint8_t* const (&rows)[2], size_t k, const ActPair* ac
   constexpr BlockShape kShape = kShapeOf<Format>;
   constexpr size_t kScales = Format::kTwoScales ? 2 : 1;  // per 32 values
   float32x4_t acc[kNumPairs];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (size_t p = 0; p < kNumPairs; ++p) acc[p] = vdupq_n_f32(0.0f);
   const uint8_t* b[2] = {rows[0], rows[1]};
   for (size_t column = 0; column < k; column += kShape.elements) {
@@ -139,7 +139,7 @@ void TwoRowsByPairs(const uint8_t* const (&rows)[2], size_t k, const ActPair* ac
           row_min[i] = ByRow(min[0][kScales * s + i], min[1][kScales * s + i]);
         }
       }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (size_t p = 0; p < kNumPairs; ++p) {
         const float32x4_t v = PairProduct<Format::kTwoScales>(w, act[p].q + 64 * block, row_scale);
         acc[p] = vfmaq_f32(acc[p], v, vld1q_f32(act[p].scale + kPairFloats * block));
@@ -151,20 +151,24 @@ void TwoRowsByPairs(const uint8_t* const (&rows)[2], size_t k, const ActPair* ac
             acc[p] = vfmaq_f32(acc[p], row_min[i], token);
           }
         }
+        if (p % 2 == 1) KeepLoadsBelow();  // in-order cores want two side by side
       }
     }
     b[0] += kShape.bytes;
     b[1] += kShape.bytes;
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (size_t p = 0; p < kNumPairs; ++p) out[p] = acc[p];
 }
 
 // Two rows far apart at a time, as for one token: both streams of weights stay sequential.
 template <typename Format, size_t kNumPairs>
 void RowsByPairs(const MatmulCall& call) {
-  ActPair act[kNumPairs];
-  for (size_t p = 0; p < kNumPairs; ++p) act[p] = PairAt(call.act + p * PairBytes(call.k), call.k);
+  const size_t last = (call.num_tokens - 1) / 2;
+  ActPair act[kNumPairs];  // pairs that do not exist repeat the last one
+  for (size_t p = 0; p < kNumPairs; ++p) {
+    act[p] = PairAt(call.act + (p < last ? p : last) * PairBytes(call.k), call.k);
+  }
   ForEachFarPair(call.row_begin, call.row_end - call.row_begin, [&](size_t first, size_t second) {
     const auto* w = reinterpret_cast<const uint8_t*>(call.w);
     float32x4_t sums[kNumPairs];

@@ -1,4 +1,4 @@
-// Products for more than eight tokens with SMMLA: 8 rows x 4 tokens in registers.
+// Products for more than sixteen tokens with SMMLA: 8 rows x 4 tokens in registers.
 // Private to i8mm_matmul.cpp; internal linkage only.
 //
 // Panel (neon_panel.h), per 32 columns:  q[k / 8 = 4][4 pairs of rows][2][8], scales and minimums

@@ -55,7 +55,12 @@ struct TileCall {
 
 // Integer sums start at the bits of 1.5 * 2^23 and become floats by a subtraction, exactly, while
 // they are below 2^22 (32 products: 520,192). A conversion occupies one pipe of two for two cycles.
-TAEL_INLINE int32x4_t SumStart() { return vdupq_n_s32(0x4b400000); }
+// The asm hides the value: the compiler would keep the negated constant in a second register.
+TAEL_INLINE int32x4_t SumStart() {
+  int32x4_t start = vdupq_n_s32(0x4b400000);
+  asm("" : "+w"(start));
+  return start;
+}
 TAEL_INLINE float32x4_t SumValue(int32x4_t sum) {
   return vsubq_f32(vreinterpretq_f32_s32(sum), vreinterpretq_f32_s32(SumStart()));
 }
