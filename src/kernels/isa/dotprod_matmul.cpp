@@ -1,6 +1,5 @@
 // Matrix products for 64-bit ARM with the dot product extension (Cortex-A55, A76 and later): rows
 // decoded in registers for up to four tokens, panels from five on.
-#include "kernels/isa/dotprod_dot.h"
 #include "kernels/isa/dotprod_panel.h"
 
 namespace tael::kernels {
@@ -8,6 +7,12 @@ namespace tael::kernels {
 extern const MatmulTable kDotprodMatmul;
 
 namespace {
+
+struct SdotDot {
+  TAEL_INLINE static int32x4_t Add(int32x4_t acc, int8x16_t w, int8x16_t x) {
+    return vdotq_s32(acc, w, x);
+  }
+};
 
 ActFormat DotprodFormatFor(WeightType type, size_t num_tokens) {
   if (IsFloatType(type) || num_tokens < kPanelTokens) return FormatFor(type, num_tokens);

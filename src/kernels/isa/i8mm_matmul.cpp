@@ -1,7 +1,8 @@
 // Matrix products for 64-bit ARM with matrix multiply instructions for bytes (Cortex-A510, A710,
-// Neoverse V1, N2 and later): one token with SDOT, two to sixteen with SMMLA on rows in the
-// file's layout, panels for more.
-#include "kernels/isa/dotprod_dot.h"
+// Neoverse V1, N2 and later): up to sixteen tokens on rows in the file's layout, panels for more.
+//
+// One token goes the same way, as a pair with nothing, so a token gets the same bits in any
+// company. docs/arm.md says what that is predicted to cost against SDOT.
 #include "kernels/isa/i8mm_pairs.h"
 #include "kernels/isa/i8mm_panel.h"
 
@@ -14,7 +15,7 @@ namespace {
 constexpr size_t kMostTokensOnRows = 16;
 
 ActFormat I8mmFormatFor(WeightType type, size_t num_tokens) {
-  return IsFloatType(type) || num_tokens == 1 ? FormatFor(type, num_tokens) : kPairs;
+  return IsFloatType(type) ? FormatFor(type, num_tokens) : kPairs;
 }
 
 size_t I8mmTileTokens(ActFormat format) { return format == kPairs ? 2 : TileTokens(format); }
@@ -35,7 +36,6 @@ size_t I8mmScratchBytes(WeightType type, size_t num_tokens, size_t k) {
 
 template <typename Format>
 void I8mmMatmul(const MatmulCall& call) {
-  if (call.num_tokens == 1) return Matmul<SdotDot, Format>(call);
   switch ((call.num_tokens + 1) / 2) {
     case 1:
       return RowsByPairs<Format, 1>(call);
@@ -59,7 +59,7 @@ void I8mmMatmul(const MatmulCall& call) {
 static_assert(kMostTokensOnRows == 16, "I8mmMatmul() names each count of pairs");
 
 constexpr MatmulTable MakeTable() {
-  MatmulTable table = MakeMatmulTable<SdotDot>();
+  MatmulTable table = MakeFloatTable();
   table.act_format = &I8mmFormatFor;
   table.act_tile_tokens = &I8mmTileTokens;
   table.act_bytes = &I8mmActBytes;

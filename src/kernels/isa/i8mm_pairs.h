@@ -1,5 +1,5 @@
-// Products for two to sixteen tokens with SMMLA on rows as they lie in the file, and the packing of
-// activations for two tokens and more. Private to i8mm_matmul.cpp; internal linkage only.
+// Products for up to sixteen tokens with SMMLA on rows as they lie in the file, and the packing of
+// activations. Private to i8mm_matmul.cpp; internal linkage only.
 //
 // SMMLA multiplies two rows of eight values with two tokens of eight: four sums of eight products,
 // lanes {row 0 token 0, row 0 token 1, row 1 token 0, row 1 token 1}.

@@ -299,8 +299,8 @@ size_t ScratchBytes(WeightType type, size_t num_tokens, size_t k) {
   return IsFloatType(type) ? ScratchF32Bytes<NeonLanes>(type, num_tokens, k) : 0;
 }
 
-template <typename Dot>
-constexpr MatmulTable MakeMatmulTable() {
+// All but the products of quantised weights.
+constexpr MatmulTable MakeFloatTable() {
   MatmulTable table{};
   table.act_format = &FormatFor;
   table.act_tile_tokens = &TileTokens;
@@ -310,7 +310,6 @@ constexpr MatmulTable MakeMatmulTable() {
   FillF32Columns<NeonLanes>(table);
   ForEachFormat([&table]<typename Format>() {
     constexpr auto kIndex = static_cast<size_t>(Format::kType);
-    table.matmul[kIndex] = &Matmul<Dot, Format>;
     table.matmul_f32[kIndex] = &MatmulF32<NeonLanes, &NeonDequantizeRow<Format>, false>;
     table.dequantize_row[kIndex] = &NeonDequantizeRow<Format>;
   });
@@ -318,6 +317,15 @@ constexpr MatmulTable MakeMatmulTable() {
   table.matmul[kHalf] = &MatmulF32<NeonLanes, &NeonDequantizeF16, false>;
   table.matmul_f32[kHalf] = table.matmul[kHalf];
   table.dequantize_row[kHalf] = &NeonDequantizeF16;
+  return table;
+}
+
+template <typename Dot>
+constexpr MatmulTable MakeMatmulTable() {
+  MatmulTable table = MakeFloatTable();
+  ForEachFormat([&table]<typename Format>() {
+    table.matmul[static_cast<size_t>(Format::kType)] = &Matmul<Dot, Format>;
+  });
   return table;
 }
 
