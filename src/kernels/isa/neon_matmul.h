@@ -68,12 +68,10 @@ float QuantizeBlock(const float* x, int8_t* q) {
   const float most = vmaxvq_f32(max);
   const bool any = most >= kLeastActivation;
   const float32x4_t factor = vdupq_n_f32(any ? 127.0f / most : 0.0f);
-  const int16x8_t most = vdupq_n_s16(127);
   for (size_t i = 0; i < 4; ++i) {
     const int32x4_t low = vcvtnq_s32_f32(vmulq_f32(v[2 * i], factor));
     const int32x4_t high = vcvtnq_s32_f32(vmulq_f32(v[2 * i + 1], factor));
-    const int16x8_t both = vcombine_s16(vqmovn_s32(low), vqmovn_s32(high));
-    vst1_s8(q + 8 * i, vmovn_s16(vmaxq_s16(vminq_s16(both, most), vnegq_s16(most))));
+    vst1_s8(q + 8 * i, vqmovn_s16(vcombine_s16(vqmovn_s32(low), vqmovn_s32(high))));
   }
   return any ? most / 127.0f : 0.0f;
 }
