@@ -19,7 +19,7 @@ class Contender:
 
 
 class Unavailable(shell.Failed):
-    """This engine cannot be measured so, on this machine or in this version; go on without."""
+    """This engine cannot be measured so; go on without it."""
 
 
 def json_of(command):

@@ -3,7 +3,7 @@
 import itertools
 
 from . import shell, toolbox
-from .engines import IK, Contender, json_of
+from .engines import IK, Contender, Unavailable, json_of
 
 WORKER = shell.ROOT / "bench/peers/ik_prefill.py"
 
@@ -15,6 +15,13 @@ class IkLlama:
         self.threads = threads
         self._python = None
 
+    @staticmethod
+    def _run(command):
+        try:
+            return {"value": json_of(command)["tps"]}
+        except shell.Failed as failed:  # a setting or a model that it does not support
+            raise Unavailable(str(failed)) from failed
+
     def prefill(self, path, tokens):
         if self._python is None:
             self._python = toolbox.ik_python() or ""
@@ -24,6 +31,6 @@ class IkLlama:
         def contender(flash, ubatch, repack):
             command = [self._python, WORKER, path, self.threads, tokens, flash, ubatch, repack]
             return Contender(IK, f"flash {flash} ubatch {ubatch} repack {repack}",
-                             lambda: {"value": json_of(command)["tps"]})
+                             lambda: self._run(command))
         return [contender(*setting) for setting
                 in itertools.product((0, 1), sorted({min(512, tokens), tokens}), (0, 1))]

@@ -80,17 +80,19 @@ def check_lines(model, outputs):
               f"{outputs['max_delta']:.4f}")]
     for entry in outputs.get("texts", []):
         same, count = entry["same_tokens"], entry["tokens"]
-        line = f"{title}, {entry['prompt']!r}: "
+        line = f"{title}, `{entry['prompt']!r}`: "
         if same == count:
             lines.append(f"{line}the same {count} greedy tokens")
         else:
             lines.append(f"{line}the same {same} of {count} greedy tokens, then "
-                         f"{entry['ours_then']!r} where llama.cpp has {entry['theirs_then']!r}")
+                         f"`{entry['ours_then']!r}` where llama.cpp has "
+                         f"`{entry['theirs_then']!r}`")
     return lines
 
 
-def markdown_table(headings, rows):
-    align = ["---"] + ["---:"] * (len(headings) - 1)
+def markdown_table(headings, rows, words=1):
+    """The first `words` columns are words, the others numbers."""
+    align = ["---"] * words + ["---:"] * (len(headings) - words)
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
                      for row in [headings, align, *rows])
 
@@ -158,8 +160,8 @@ def targets_section(summary):
     if not found:
         return []
     rows = [target_row(verdict) for verdict in found]
-    return ["## Targets", "", markdown_table(("model", "what", "target", "measured", "held"), rows),
-            ""]
+    return ["## Targets", "", markdown_table(("model", "what", "target", "measured", "held"), rows,
+                           words=3), ""]
 
 
 def page(header, summary, chart_name):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 from . import issue3
-from .common import ROOT, line
+from .common import ROOT, line, must
 
 # A new file for each call: everything is measured anew.
 RESULTS = ROOT / f"build/bench/verify-4-{datetime.datetime.now():%Y%m%d-%H%M%S}.jsonl"
@@ -52,12 +52,39 @@ def paging(_):
     compare("paging")
 
 
+def program_lines(model, command):
+    """A line for each thing that a program of bench/ says must hold, of its --json."""
+    done = subprocess.run([str(word) for word in command], text=True, cwd=ROOT, check=False,
+                          stdout=subprocess.PIPE)
+    if not done.stdout:
+        sys.exit(f"verify: {' '.join(command)} failed")
+    for found in json.loads(done.stdout):
+        line(f"{model} {found['what']}, {found['kind']}: ratio >= {found['least']:.2f}",
+             found["holds"], f"{found['ratio']:.2f}")
+
+
+def threads(paths):
+    half = must(["bench/make-model", "qwen2.5-0.5b", "Q4_0"]).stdout.strip()
+    for model, path in (("SmolLM2", paths["smollm2"]), ("Qwen2.5-0.5B shape Q4_0", half)):
+        program_lines(model, ["bench/threads", "-m", path, "--json"])
+
+
+def lookup(paths):
+    if not (ROOT / "bench/lookup").exists():
+        line("prompt-lookup: copy-heavy >= 1.8x, free text >= 0.97x, token-identical", False,
+             "nothing measures it: there is no bench/lookup")
+        return
+    for model in ("smollm2", "gemma3"):
+        program_lines(model, ["bench/lookup", "-m", paths[model], "--json"])
+
+
 def outputs(_):
     compare("outputs")
 
 
 LINES = {"outputs": outputs, "decode": decode, "prefill": prefill, "start": start,
          "memory": memory, "sequences": sequences, "paging": paging,
+         "threads": threads, "lookup": lookup,
          "goldens": issue3.goldens, "tiny": issue3.tiny}
 
 

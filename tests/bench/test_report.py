@@ -46,7 +46,7 @@ class Page(unittest.TestCase):
     def test_the_terminal_gets_the_same_figures(self):
         text = report.plain_table(self.summary)
         self.assertIn("3.00x", text)
-        self.assertIn("the same 14 of 48 greedy tokens, then 'x' where llama.cpp has 'y'", text)
+        self.assertIn("the same 14 of 48 greedy tokens, then `'x'` where llama.cpp has `'y'`", text)
 
 
 class Chart(unittest.TestCase):
