@@ -6,10 +6,10 @@ its colours from what the reader's system prefers.
 
 from xml.sax.saxutils import escape
 
-LABEL_WIDTH, BAR_SPACE, VALUE_WIDTH = 190, 420, 90
+LABEL_WIDTH, BAR_SPACE, VALUE_WIDTH = 210, 420, 90
 BAR, GAP, GROUP_GAP, TOP, BOTTOM = 13, 3, 16, 46, 30
 STYLE = """
-  text { font: 13px system-ui, sans-serif; fill: #24292f; }
+  text { font-family: system-ui, sans-serif; font-size: 13px; fill: #24292f; }
   .small { font-size: 11px; fill: #57606a; }
   .axis { stroke: #8c959f; stroke-dasharray: 3 3; }
   .s0 { fill: #0969da; } .s1 { fill: #54aeff; } .s2 { fill: #bc4c00; } .s3 { fill: #fb8f44; }
