@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/units.h"
 #include "cli/terminal.h"
 #include "kernels/kernels.h"
 
@@ -21,24 +22,30 @@ void WarnAboutForcedIsa() {
        " (it can run: " + names + ")");
 }
 
+void NoteStreaming(const engine::MemoryPlan& plan) {
+  if (!plan.streams()) return;
+  Note("the budget of " + FormatSize(plan.budget_bytes) + " does not hold all weights: " +
+       std::to_string(plan.num_layers - plan.resident_layers) + " of " +
+       std::to_string(plan.num_layers) + " layers are read from the file for every token; " +
+       FormatSize(plan.min_budget_bytes) + " would hold them all");
+}
+
 }  // namespace
 
 Result<LoadedEngine> LoadEngine(const ModelFlags& flags, engine::EngineOptions options) {
   WarnAboutForcedIsa();
-  Progress progress("loading " + flags.path);
   options.model_path = flags.path;
   options.budget_bytes = flags.budget_bytes;
   options.num_threads = flags.threads;
   if (flags.context != 0) options.context_length = flags.context;
   options.compute = flags.compute;
   options.kv_type = flags.kv_type;
-  options.on_load = [&progress](uint64_t done, uint64_t total) { progress.Show(done, total); };
   const Stopwatch watch;
   LoadedEngine loaded;
   TAEL_ASSIGN_OR_RETURN(loaded.engine, engine::Engine::Create(options));
   loaded.load_ms = watch.milliseconds();
-  progress.Clear();
   if (!loaded.engine->cpus().note.empty()) Note(loaded.engine->cpus().note);
+  NoteStreaming(loaded.engine->plan());
   return loaded;
 }
 

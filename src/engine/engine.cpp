@@ -44,8 +44,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
       exec::Forward::Create(*engine->model_, engine->plan_.geometry, *engine->team_,
                             engine->plan_.workspace, *engine->budget_));
   engine->chunks_.reserve(engine->max_batch_tokens());
-  engine->PopulateWeights(options);
-  engine->weights_.SetUsed(engine->weights_.bytes());
+  TAEL_RETURN_IF_ERROR(engine->StartReading());
   return engine;
 }
 
@@ -63,18 +62,17 @@ Status Engine::Reserve() {
   return {};
 }
 
-// Pages that are in the page cache already are mapped now: read by first touch they come at about
-// 1 GB/s (KERNELS section 4). In pieces, so that somebody can watch.
-void Engine::PopulateWeights(const EngineOptions& options) {
-  constexpr uint64_t kPieceBytes = uint64_t{32} << 20;
-  const uint64_t total = model_->weights_bytes();
-  for (uint64_t done = 0; done < total;) {
-    const uint64_t bytes = std::min(kPieceBytes, total - done);
-    model_->mapping().Populate(done, bytes);
-    done += bytes;
-    if (options.on_load) options.on_load(done, total);
-  }
+Status Engine::StartReading() {
+  TAEL_ASSIGN_OR_RETURN(
+      pager_, exec::WeightPager::Create(model_->mapping(),
+                                        model::ExtentsOf(model_->file(), plan_.num_layers),
+                                        plan_.resident_layers));
+  forward_->UsePager(*pager_);
+  weights_.SetUsed(weights_.bytes());
+  return {};
 }
+
+void Engine::ReleaseWeights() { pager_->Release(); }
 
 Session Engine::NewSession() {
   kv::Sequence sequence(plan_.geometry, *pool_);

@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -40,8 +39,6 @@ struct EngineOptions {
   uint32_t logit_rows = 1;    // a row per session at least
   exec::Compute compute = exec::Compute::kFast;
   std::optional<kernels::KvType> kv_type = {};  // none: f16, or f32 with kReference
-  // Told while the file's pages are mapped.
-  std::function<void(uint64_t done_bytes, uint64_t total_bytes)> on_load = {};
 };
 
 class Session;
@@ -66,11 +63,15 @@ class Engine {
 
   Session NewSession();
 
+  // Gives the weights' pages back to the kernel, for a process that waits; the next pass reads them
+  // again. Requires: no pass runs.
+  void ReleaseWeights();
+
  private:
   friend class BatchPass;
   Engine() = default;
   Status Reserve();
-  void PopulateWeights(const EngineOptions& options);
+  Status StartReading();
 
   // Members are destroyed bottom up: whoever holds a reservation goes before the budget.
   std::unique_ptr<mem::MemoryBudget> budget_;
@@ -81,6 +82,7 @@ class Engine {
   exec::CpuChoice cpus_;
   std::unique_ptr<exec::ThreadTeam> team_;
   std::unique_ptr<kv::BlockPool> pool_;
+  std::unique_ptr<exec::WeightPager> pager_;
   std::unique_ptr<exec::Forward> forward_;
   std::vector<exec::SequenceChunk> chunks_;  // of the pass that runs (batch.cpp)
 };

@@ -171,6 +171,50 @@ TEST(Engine, CancelStopsBetweenChunks) {
   EXPECT_EQ(session.length(), 32u);
 }
 
+TEST(Engine, StreamedWeightsGiveTheSameLogits) {
+  EngineOptions options = Options("gemma3");
+  options.budget_bytes = uint64_t{1} << 30;
+  const auto whole = MakeEngine(options);
+  ASSERT_FALSE(whole->plan().streams());
+  options.budget_bytes = whole->plan().min_streamed_bytes +
+                         (whole->plan().min_budget_bytes - whole->plan().min_streamed_bytes) / 2;
+  const auto streamed = MakeEngine(options);
+  ASSERT_TRUE(streamed->plan().streams());
+  const std::vector<TokenId> tokens = RandomTokens(40, 11);
+  std::vector<std::vector<float>> logits[2];
+  for (const auto* engine : {&whole, &streamed}) {
+    Session session = (*engine)->NewSession();
+    for (const TokenId token : tokens) {
+      ASSERT_TRUE(session
+                      .Feed({&token, 1}, {},
+                            [&](size_t, std::span<float> row) {
+                              logits[engine == &streamed].emplace_back(row.begin(), row.end());
+                            })
+                      .has_value());
+    }
+  }
+  EXPECT_EQ(logits[0], logits[1]);
+}
+
+TEST(Engine, ReleasedWeightsComeBackWithTheNextToken) {
+  const auto engine = MakeEngine(Options("qwen3"));
+  Session session = engine->NewSession();
+  const std::vector<TokenId> tokens = RandomTokens(8, 12);
+  std::vector<float> before, after;
+  ASSERT_TRUE(
+      session
+          .Feed(tokens, {},
+                [&](size_t, std::span<float> row) { before.assign(row.begin(), row.end()); })
+          .has_value());
+  engine->ReleaseWeights();
+  session.Truncate(0);
+  ASSERT_TRUE(session
+                  .Feed(tokens, {},
+                        [&](size_t, std::span<float> row) { after.assign(row.begin(), row.end()); })
+                  .has_value());
+  EXPECT_EQ(before, after);
+}
+
 TEST(Plan, ABudgetTooSmallNamesEveryPartAndTheWayOut) {
   EngineOptions options = Options("qwen2_q256.Q4_0");
   options.budget_bytes = 1 << 20;

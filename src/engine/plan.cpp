@@ -6,9 +6,11 @@
 
 #include "base/checked.h"
 #include "base/units.h"
+#include "exec/weight_pager.h"
 #include "mem/mapping.h"
 #include "mem/process_memory.h"
 #include "mem/system_memory.h"
+#include "model/extents.h"
 
 namespace tael::engine {
 namespace {
@@ -69,6 +71,17 @@ uint64_t KvCapacity(const MemoryPlan& plan, uint32_t context, uint32_t sessions)
   return slabs * plan.slab_bytes;
 }
 
+// The mapped file, or what is in memory of it while layers are streamed.
+uint64_t WeightsBytes(const model::Model& model, const MemoryPlan& plan) {
+  const uint64_t all = model.weights_bytes();
+  if (!plan.streams()) return all + model.weights().owned_bytes;
+  const model::WeightExtents extents = model::ExtentsOf(model.file(), plan.num_layers);
+  uint64_t bytes = extents.rest_bytes();
+  for (uint32_t i = 0; i < plan.resident_layers; ++i) bytes += extents.layer_bytes(i);
+  bytes += exec::WeightPager::kStreamedAtOnce * extents.largest_layer_bytes();
+  return std::min(bytes, all) + model.weights().owned_bytes;
+}
+
 void FillParts(const model::Model& model, const PlanRequest& request, uint32_t context,
                MemoryPlan& plan) {
   const auto set = [&](MemoryTag tag, uint64_t bytes) {
@@ -77,13 +90,16 @@ void FillParts(const model::Model& model, const PlanRequest& request, uint32_t c
   plan.context_length = context;
   plan.workspace.max_context = context;
   plan.kv_capacity_bytes = KvCapacity(plan, context, request.max_sessions);
-  set(MemoryTag::kWeights, model.weights_bytes() + model.weights().owned_bytes);
+  set(MemoryTag::kWeights, WeightsBytes(model, plan));
   set(MemoryTag::kKv,
       plan.kv_capacity_bytes + plan.kv_capacity_bytes / plan.slab_bytes * kBookkeepingPerSlab);
   set(MemoryTag::kActivations, exec::Workspace::PlanBytes(model, plan.workspace));
   set(MemoryTag::kTokenizer, request.tokenizer_bytes);
-  uint64_t mapped = 0;
+  // Page tables of the whole file stay, whatever is mapped of it.
+  set(MemoryTag::kKernel, 0);
+  uint64_t mapped = model.weights_bytes() + model.weights().owned_bytes;
   for (uint64_t bytes : plan.parts) mapped += bytes;
+  mapped -= plan.part(MemoryTag::kWeights);
   set(MemoryTag::kKernel, mapped / mem::PageSize() * 8);
   plan.needed_bytes = 0;
   for (uint64_t bytes : plan.parts) plan.needed_bytes += bytes;
@@ -155,6 +171,49 @@ void ChooseChunk(const model::Model& model, const PlanRequest& request, uint32_t
   }
 }
 
+// Longest context that is chosen for somebody whose weights are streamed: memory is better spent on
+// layers.
+constexpr uint32_t kStreamedContext = 2048;
+
+// Keeps as many layers in memory as fit. Requires: plan.fits() with none of them.
+void ChooseResidentLayers(const model::Model& model, const PlanRequest& request, uint32_t context,
+                          MemoryPlan& plan) {
+  uint32_t low = 0, high = plan.num_layers - 1;
+  while (low < high) {
+    plan.resident_layers = low + (high - low + 1) / 2;
+    FillParts(model, request, context, plan);
+    if (plan.fits()) {
+      low = plan.resident_layers;
+    } else {
+      high = plan.resident_layers - 1;
+    }
+  }
+  plan.resident_layers = low;
+  FillParts(model, request, context, plan);
+}
+
+void SetLeastChunk(const PlanRequest& request, MemoryPlan& plan) {
+  SetChunk(request, request.chunk_tokens != 0 ? request.chunk_tokens : LeastChunk(request), plan);
+}
+
+// A plan that streams layers, where the budget has room for one; else the plan for all weights.
+void PlanStreamed(const model::Model& model, const PlanRequest& request, uint32_t least,
+                  MemoryPlan& plan) {
+  SetLeastChunk(request, plan);
+  plan.resident_layers = 0;
+  FillParts(model, request, least, plan);
+  if (!plan.fits()) {
+    plan.resident_layers = plan.num_layers;
+    return FillParts(model, request, least, plan);
+  }
+  uint32_t context = least;
+  if (request.context_length == 0) {
+    const uint32_t most = std::min(kStreamedContext, model.description().trained_context);
+    context = most > least ? LongestContext(model, request, least, most, plan) : least;
+  }
+  ChooseResidentLayers(model, request, context, plan);
+}
+
 }  // namespace
 
 std::string MemoryPlan::Breakdown() const {
@@ -179,6 +238,7 @@ Result<MemoryPlan> MakePlan(const model::Model& model, const PlanRequest& reques
   const bool reference = request.compute == exec::Compute::kReference;
   MemoryPlan plan;
   plan.max_sessions = request.max_sessions;
+  plan.num_layers = m.num_layers;
   plan.kv_type =
       request.kv_type.value_or(reference ? kernels::KvType::kF32 : kernels::KvType::kF16);
   plan.geometry = GeometryOf(m, plan.kv_type);
@@ -192,23 +252,33 @@ Result<MemoryPlan> MakePlan(const model::Model& model, const PlanRequest& reques
 
   const bool asked = request.context_length != 0;
   const uint32_t least = asked ? request.context_length : std::min(kMinContext, m.trained_context);
-  SetChunk(request, request.chunk_tokens != 0 ? request.chunk_tokens : LeastChunk(request), plan);
+  SetLeastChunk(request, plan);
+  plan.resident_layers = 0;
+  FillParts(model, request, least, plan);
+  plan.min_streamed_bytes = plan.needed_bytes;
+  plan.resident_layers = plan.num_layers;
   FillParts(model, request, least, plan);
   plan.min_budget_bytes = plan.needed_bytes;
+  if (!plan.fits()) {
+    PlanStreamed(model, request, least, plan);
+    return plan;
+  }
   ChooseChunk(model, request, least, plan);
-  if (asked || !plan.fits()) return plan;
+  if (asked) return plan;
   const uint32_t context = LongestContext(model, request, least, m.trained_context, plan);
   if (plan.context_length != context) FillParts(model, request, context, plan);
   return plan;
 }
 
 Error DoesNotFit(const MemoryPlan& plan) {
-  return Error{ErrorCode::kOutOfBudget, "does not fit the memory budget",
-               "needs " + FormatSize(plan.needed_bytes) + ", the budget is " +
-                   FormatSize(plan.budget_bytes) + ", so " +
-                   FormatSize(plan.needed_bytes - plan.budget_bytes) +
-                   " are missing: " + plan.Breakdown() + ". Smallest budget that works: --budget " +
-                   std::to_string(plan.min_budget_bytes)};
+  return Error{
+      ErrorCode::kOutOfBudget, "does not fit the memory budget",
+      "needs " + FormatSize(plan.needed_bytes) + ", the budget is " +
+          FormatSize(plan.budget_bytes) + ", so " +
+          FormatSize(plan.needed_bytes - plan.budget_bytes) + " are missing: " + plan.Breakdown() +
+          ". Smallest budget with all weights in memory: " + std::to_string(plan.min_budget_bytes) +
+          " bytes; reading layers from the file for every token: --budget " +
+          std::to_string(plan.min_streamed_bytes)};
 }
 
 }  // namespace tael::engine

@@ -36,6 +36,11 @@ struct MemoryPlan {
   uint64_t needed_bytes = 0;                          // sum of parts
   // Needed for the shortest context that is worth running (or the one asked for).
   uint64_t min_budget_bytes = 0;
+  // The same with as few layers of weights in memory as can be: two, and what is in no layer.
+  uint64_t min_streamed_bytes = 0;
+  // Layers whose weights stay in memory; those behind them are read from the file for every token.
+  uint32_t resident_layers = 0;
+  uint32_t num_layers = 0;
   uint32_t context_length = 0;
   uint32_t max_sessions = 1;
   kernels::KvType kv_type = kernels::KvType::kF16;
@@ -46,6 +51,7 @@ struct MemoryPlan {
 
   uint64_t part(mem::MemoryTag tag) const { return parts[static_cast<size_t>(tag)]; }
   bool fits() const { return needed_bytes <= budget_bytes; }
+  bool streams() const { return resident_layers < num_layers; }
   // "weights 98.4 MB, kv 5.9 MB (256 tokens), ...": one line, for messages.
   std::string Breakdown() const;
 };

@@ -236,16 +236,25 @@ void Forward::Run(std::span<const SequenceChunk> chunks, LogitsSink sink) {
   }
   TAEL_CHECK(!rows_.empty() && rows_.size() <= max_tokens());
   const Pass pass{model_, geometry_, kernels::Active(), team_, *workspace_, chunks, rows_};
+  const bool paging = pager_ != nullptr && !pager_->complete();  // one answer for all threads
+  const auto enter = [&](uint32_t unit, size_t thread) {
+    if (!paging) return;
+    if (thread == 0) pager_->Enter(unit);
+    team_.Barrier();
+  };
+  const uint32_t num_layers = model_.description().num_layers;
   team_.Run([&](size_t thread) {
     Embed(pass, ropes_, thread);
     team_.Barrier();
-    for (uint32_t layer = 0; layer < model_.description().num_layers; ++layer) {
+    for (uint32_t layer = 0; layer < num_layers; ++layer) {
+      enter(layer, thread);
       for (const model::Op& op : model::OpList()) {
         if (!op.per_layer) continue;
         RunLayer(pass, layer, op.kind, thread);
         team_.Barrier();
       }
     }
+    enter(num_layers, thread);
     Logits(pass, logit_rows_, sink, thread);
   });
 }

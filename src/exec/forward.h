@@ -14,6 +14,7 @@
 #include "exec/function_ref.h"
 #include "exec/pass.h"
 #include "exec/thread_team.h"
+#include "exec/weight_pager.h"
 #include "exec/workspace.h"
 #include "kv/layer_group.h"
 #include "mem/memory_budget.h"
@@ -41,6 +42,9 @@ class Forward {
   // sequence; every position < max_context.
   void Run(std::span<const SequenceChunk> chunks, LogitsSink sink);
 
+  // Waits before each layer until its weights are mapped. `pager` outlives the Forward.
+  void UsePager(WeightPager& pager) { pager_ = &pager; }
+
   const Workspace& workspace() const { return *workspace_; }
 
  private:
@@ -50,6 +54,7 @@ class Forward {
   const model::Model& model_;
   const kv::Geometry& geometry_;
   ThreadTeam& team_;
+  WeightPager* pager_ = nullptr;
   std::unique_ptr<Workspace> workspace_;
   std::vector<model::RopeFrequencies> ropes_;
   std::vector<Row> rows_;

@@ -183,6 +183,19 @@ void FileMapping::Populate(size_t offset, size_t length) const {
   TouchPages(range);
 }
 
+void FileMapping::Drop(size_t offset, size_t length) const {
+  const PageRange range = RoundInward(data_, size_, offset, length);
+  if (range.size() > 0) ::madvise(range.data(), range.size(), MADV_DONTNEED);
+}
+
+void FileMapping::Evict() const {
+  if (size_ == 0) return;
+  // The last page is the file's alone, whatever its size is.
+  ::madvise(const_cast<std::byte*>(data_), RoundUp(size_, SystemPageSize()), MADV_DONTNEED);
+  const FileDescriptor file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() >= 0) ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
+}
+
 Result<AnonymousMapping> AnonymousMapping::Create(size_t bytes, size_t alignment) {
   if (bytes == 0 || (alignment != 0 && !std::has_single_bit(alignment))) {
     return Error{ErrorCode::kInvalidArgument, "cannot map anonymous memory",

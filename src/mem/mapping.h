@@ -42,6 +42,11 @@ class FileMapping {
   // Maps the pages of the range now (page cache hits cost no I/O), so that kernels do not fault
   // on every page. Rounds outward to pages; best effort.
   void Populate(size_t offset, size_t length) const;
+  // Unmaps the pages that lie wholly inside the range: they leave the process's memory, stay in the
+  // page cache as long as the kernel likes, and come back with the next touch.
+  void Drop(size_t offset, size_t length) const;
+  // Drops all pages and asks the kernel to forget the file's page cache too. Best effort.
+  void Evict() const;
 
  private:
   const std::byte* data_ = nullptr;

@@ -1,0 +1,81 @@
+// Which layers' weights are in memory: reads them ahead of the first pass, in the order of use, and
+// streams those for which the budget has no room.
+//
+//   unit       a layer, or the rest of the file (embedding, output head), the last unit of a pass
+//   resident   stays once it is there: the rest, and the first resident_layers layers
+//   streamed   there while it computes; the next one is read meanwhile; dropped behind. At most two
+//
+// One background thread reads. A pass calls Enter() before each unit, from one thread, and waits in
+// it until the unit's pages are mapped: a fault per page would read at about 1 GB/s even from the
+// page cache (KERNELS section 4). Once everything is mapped, complete() is true and a pass need not
+// call anything.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/result.h"
+#include "mem/mapping.h"
+#include "model/extents.h"
+
+namespace tael::exec {
+
+class WeightPager {
+ public:
+  static constexpr uint32_t kStreamedAtOnce = 2;
+
+  // `mapping` outlives the pager. Starts to read at once. Fails: kIo if the thread cannot be
+  // started.
+  static Result<std::unique_ptr<WeightPager>> Create(const mem::FileMapping& mapping,
+                                                     model::WeightExtents extents,
+                                                     uint32_t resident_layers);
+  ~WeightPager();
+  WeightPager(const WeightPager&) = delete;
+  WeightPager& operator=(const WeightPager&) = delete;
+
+  uint32_t num_layers() const { return static_cast<uint32_t>(extents_.layers.size()); }
+  bool streams() const { return resident_layers_ < num_layers(); }
+  bool complete() const { return complete_.load(std::memory_order_acquire); }
+
+  // Waits until the unit's pages are mapped; num_layers() is the rest. Nobody reads any other
+  // streamed layer any more.
+  void Enter(uint32_t unit);
+
+  // Gives every page back to the kernel; the next Enter() reads again. Requires: no pass runs.
+  void Release();
+
+  // Bytes of the units that are mapped now.
+  uint64_t mapped_bytes() const;
+
+ private:
+  WeightPager(const mem::FileMapping& mapping, model::WeightExtents extents,
+              uint32_t resident_layers);
+  bool IsStreamed(uint32_t unit) const { return unit >= resident_layers_ && unit < num_layers(); }
+  const std::vector<model::Extent>& ExtentsOf(uint32_t unit) const {
+    return unit < num_layers() ? extents_.layers[unit] : extents_.rest;
+  }
+  uint32_t NextUnit() const;
+  void DropBehind(uint32_t unit);
+  void Work();
+
+  const mem::FileMapping& mapping_;
+  const model::WeightExtents extents_;
+  const uint32_t resident_layers_;
+  std::atomic<bool> complete_{false};
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<bool> mapped_;  // by unit
+  uint32_t cursor_ = 0;       // the unit that computes now
+  bool reading_ = false;      // outside the lock
+  bool released_ = false;     // nothing is read until the next Enter()
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tael::exec

@@ -1,0 +1,91 @@
+#include "exec/weight_pager.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace tael::exec {
+namespace {
+
+constexpr uint32_t kLayers = 6;
+constexpr size_t kLayerPages = 8;
+
+// A file of kLayers layers of whole pages, with the rest before and behind them.
+class Pager : public testing::Test {
+ protected:
+  void SetUp() override {
+    page_ = mem::PageSize();
+    path_ = testing::TempDir() + "pager-" +
+            testing::UnitTest::GetInstance()->current_test_info()->name();
+    const std::string bytes((kLayers + 2) * kLayerPages * page_, 'w');
+    std::ofstream(path_, std::ios::binary) << bytes;
+    auto mapping = mem::FileMapping::Open(path_);
+    ASSERT_TRUE(mapping.has_value());
+    mapping_ = std::move(*mapping);
+  }
+  void TearDown() override { std::remove(path_.c_str()); }
+
+  model::WeightExtents Extents() const {
+    const uint64_t bytes = kLayerPages * page_;
+    model::WeightExtents out;
+    out.rest = {{0, bytes}, {(kLayers + 1) * bytes, bytes}};
+    for (uint32_t i = 0; i < kLayers; ++i) out.layers.push_back({{(i + 1) * bytes, bytes}});
+    return out;
+  }
+  std::unique_ptr<WeightPager> Make(uint32_t resident_layers) {
+    auto pager = WeightPager::Create(mapping_, Extents(), resident_layers);
+    EXPECT_TRUE(pager.has_value());
+    return std::move(*pager);
+  }
+  void Pass(WeightPager& pager) {
+    for (uint32_t unit = 0; unit <= kLayers; ++unit) {
+      pager.Enter(unit);
+      EXPECT_LE(pager.mapped_bytes(), most_) << "unit " << unit;
+      most_seen_ = std::max(most_seen_, pager.mapped_bytes());
+    }
+  }
+
+  size_t page_ = 0;
+  std::string path_;
+  mem::FileMapping mapping_;
+  uint64_t most_ = 0, most_seen_ = 0;
+};
+
+TEST_F(Pager, WhatIsResidentIsReadOnceAndStays) {
+  const auto pager = Make(kLayers);
+  most_ = (kLayers + 2) * kLayerPages * page_;
+  Pass(*pager);
+  while (!pager->complete()) std::this_thread::yield();
+  EXPECT_EQ(pager->mapped_bytes(), most_);
+  EXPECT_FALSE(pager->streams());
+}
+
+TEST_F(Pager, StreamedLayersAreNeverMoreThanTwoAtOnce) {
+  for (const uint32_t resident : {0u, 1u, 4u}) {
+    const auto pager = Make(resident);
+    most_ = (2 + resident + WeightPager::kStreamedAtOnce) * kLayerPages * page_;
+    most_seen_ = 0;
+    for (int i = 0; i < 20; ++i) Pass(*pager);
+    EXPECT_EQ(most_seen_, most_) << "the next layer is read while one computes";
+    EXPECT_FALSE(pager->complete());
+  }
+}
+
+TEST_F(Pager, ReleasedWeightsComeBackWithTheNextPass) {
+  const auto pager = Make(kLayers);
+  most_ = (kLayers + 2) * kLayerPages * page_;
+  Pass(*pager);
+  pager->Release();
+  EXPECT_EQ(pager->mapped_bytes(), 0u);
+  EXPECT_FALSE(pager->complete());
+  Pass(*pager);
+  EXPECT_GT(pager->mapped_bytes(), 0u);
+  EXPECT_EQ(mapping_.bytes()[3 * page_], std::byte{'w'});
+}
+
+}  // namespace
+}  // namespace tael::exec
