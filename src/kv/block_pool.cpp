@@ -17,9 +17,12 @@ constexpr size_t kBlockAlign = 64;
 // Small heap use is measured as a whole; more than this gets its own line in the ledger.
 constexpr size_t kSmallHeapBytes = 64 * 1024;
 
-// New runs begin at a lane of four slots that is wholly free: attention over runs of four and more
-// blocks costs no more than over one contiguous buffer.
-constexpr uint32_t kLaneSlots = 4;
+// New runs begin at a lane of slots that is wholly free. With lanes of four blocks and small pages,
+// attention at 2,048 tokens took 4-5 % longer than over blocks in one line, since each run brings
+// page walks of its own; with lanes of 16 and large pages it takes the same time
+// (bench/paging_bench.cpp). Small slabs have small lanes, or one sequence would take them whole.
+constexpr uint32_t kSmallLane = 4;
+constexpr uint32_t kLargeLane = 16;
 
 constexpr uint32_t ToUint(BlockId id) { return static_cast<uint32_t>(id); }
 
@@ -32,12 +35,12 @@ constexpr uint64_t LowestBits(uint64_t bits, size_t n) {
 }
 
 // Up to n slots of wholly free lanes, lowest first; the last lane may be taken in part.
-constexpr uint64_t LaneBits(uint64_t bits, size_t n) {
+constexpr uint64_t LaneBits(uint64_t bits, size_t n, uint32_t lane_slots) {
   uint64_t out = 0;
-  for (uint32_t slot = 0; slot < 64 && n > 0; slot += kLaneSlots) {
-    const uint64_t lane = LowBits(kLaneSlots) << slot;
+  for (uint32_t slot = 0; slot < 64 && n > 0; slot += lane_slots) {
+    const uint64_t lane = LowBits(lane_slots) << slot;
     if ((bits & lane) != lane) continue;
-    const size_t take = std::min<size_t>(n, kLaneSlots);
+    const size_t take = std::min<size_t>(n, lane_slots);
     out |= LowBits(take) << slot;
     n -= take;
   }
@@ -99,6 +102,8 @@ Result<std::unique_ptr<BlockPool>> BlockPool::Create(mem::MemoryBudget& budget,
 Status BlockPool::Init(mem::MemoryBudget& budget, const PoolOptions& options) {
   poison_freed_ = options.poison_freed;
   TAEL_RETURN_IF_ERROR(MakeBins(options));
+  const size_t large_page = options.large_pages ? mem::LargePageBytes() : 0;
+  large_pages_ = large_page != 0 && slab_bytes_ % large_page == 0;
   const uint64_t num_slabs = options.capacity_bytes / slab_bytes_;
   if (num_slabs < bins_.size()) {
     return BadOptions("a capacity of " + FormatSize(options.capacity_bytes) + " is less than " +
@@ -136,7 +141,8 @@ Status BlockPool::MakeBins(const PoolOptions& options) {
   }
   for (size_t bytes : sizes) {
     const size_t slots = std::min<size_t>(kSlotsPerSlab, slab_bytes_ / bytes);
-    bins_.push_back({static_cast<uint32_t>(bytes), static_cast<uint32_t>(slots)});
+    const uint32_t lane = slots >= 2 * kLargeLane ? kLargeLane : kSmallLane;
+    bins_.push_back({static_cast<uint32_t>(bytes), static_cast<uint32_t>(slots), lane});
   }
   for (size_t bytes : options.block_bytes) {
     const auto at = std::ranges::lower_bound(sizes, bytes) - sizes.begin();
@@ -155,8 +161,13 @@ Status BlockPool::ReserveMemory(mem::MemoryBudget& budget, uint64_t capacity_byt
   }
   // Aligned to the largest page size in use on our targets, so that injected sizes hold as well.
   constexpr size_t kRangeAlign = 64 * 1024;
-  TAEL_ASSIGN_OR_RETURN(range_, mem::AnonymousMapping::Create(capacity_bytes, kRangeAlign));
-  range_.UseSmallPages();
+  const size_t align = large_pages_ ? mem::LargePageBytes() : kRangeAlign;
+  TAEL_ASSIGN_OR_RETURN(range_, mem::AnonymousMapping::Create(capacity_bytes, align));
+  if (large_pages_) {
+    range_.UseLargePages();
+  } else {
+    range_.UseSmallPages();
+  }
   return {};
 }
 
@@ -236,7 +247,8 @@ size_t BlockPool::ClaimLocked(uint32_t bin, std::span<BlockId> out) {
   for (uint32_t i = 0; i < num_slabs && got < out.size(); ++i) {
     const std::span<BlockId> rest = out.subspan(got);
     got += ClaimIn(
-        i, bin, [&](uint64_t bits) { return LaneBits(bits, rest.size()); }, rest);
+        i, bin, [&](uint64_t bits) { return LaneBits(bits, rest.size(), bins_[bin].lane_slots); },
+        rest);
   }
   while (got < out.size() && num_free_slabs_ > num_slabs / 4) {
     got += ClaimFreshSlab(bin, out.subspan(got));
@@ -263,7 +275,16 @@ size_t BlockPool::ClaimFreshSlab(uint32_t bin, std::span<BlockId> out) {
   slab.bin.store(bin, std::memory_order_relaxed);
   slab.free_bits.store(LowBits(slab.num_slots) & ~LowBits(got), std::memory_order_release);
   --num_free_slabs_;
+  if (large_pages_) CommitSlab(slab);
   return got;
+}
+
+// The first write to any block commits all of the slab: so the ledger says from the start.
+// Requires: mutex_ is held.
+void BlockPool::CommitSlab(Slab& slab) {
+  slab.touched_bits.store(LowBits(slab.num_slots), std::memory_order_relaxed);
+  touched_bytes_ += static_cast<uint64_t>(slab.num_slots) * slab.block_bytes;
+  reservation_.SetUsed(touched_bytes_);
 }
 
 // Makes claimed blocks the caller's: one reference each, and the ledger knows of them.
@@ -329,7 +350,9 @@ void BlockPool::RetireIfEmpty(uint32_t slab_index) {
   const uint64_t touched = slab.touched_bits.exchange(0, std::memory_order_relaxed);
   touched_bytes_ -= static_cast<uint64_t>(std::popcount(touched)) * slab.block_bytes;
   if (touched != 0) {
-    const auto end = static_cast<size_t>(std::bit_width(touched)) * slab.block_bytes;
+    const size_t end = large_pages_
+                           ? slab_bytes_
+                           : static_cast<size_t>(std::bit_width(touched)) * slab.block_bytes;
     const size_t offset = slab_index * slab_bytes_;
     // Poisoned blocks keep their NaNs: zeros would hide a read after the release.
     if (!poison_freed_)

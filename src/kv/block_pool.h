@@ -6,7 +6,8 @@
 //
 // Slabs are given to a block size when it needs one and return to the pool, their pages to the
 // kernel, when their last block is freed. A block's bytes are committed by the first write: a block
-// that is not used is not touched. Size classes of equal block size share slabs: they are one bin.
+// that is not used is not touched (with large pages: a slab, as a whole). Size classes of equal
+// block size share slabs: they are one bin.
 //
 //   state      refs   free bit   who may write the block
 //   free         0       1       nobody
@@ -44,6 +45,7 @@ struct PoolOptions {
   size_t slab_bytes = 0;            // 0: chosen (about 1 MiB)
   size_t page_bytes = 0;            // 0: the system's; tests inject others
   bool poison_freed = false;        // debugging: freed blocks read as NaN, and stay mapped
+  bool large_pages = false;         // where the system has them and they divide a slab
 };
 
 struct PoolStats {
@@ -69,9 +71,9 @@ class BlockPool {
 
   // Claims out.size() blocks with one reference each, all or nothing. `near` is a hint: its
   // following neighbours are taken when they are free, so that a sequence's blocks form runs; where
-  // there are none, a new run starts at an untouched lane of four. (near, history) decides the ids.
-  // Fails: kNoFreeBlocks; then nothing has changed. Several threads that share the last blocks may
-  // all be refused.
+  // there are none, a new run starts at a lane of slots that is wholly free. (near, history)
+  // decides the ids. Fails: kNoFreeBlocks; then nothing has changed. Several threads that share the
+  // last blocks may all be refused.
   Status Allocate(SizeClass size_class, BlockId near, std::span<BlockId> out);
 
   struct Request {
@@ -109,7 +111,8 @@ class BlockPool {
 
   struct Bin {  // one block size
     uint32_t block_bytes = 0;
-    uint32_t num_slots = 0;  // per slab
+    uint32_t num_slots = 0;   // per slab
+    uint32_t lane_slots = 0;  // where runs begin: at multiples of this
   };
   // The plain fields change under mutex_ while no block of the slab is in use, so that whoever
   // holds a block may read them.
@@ -125,6 +128,7 @@ class BlockPool {
   Status Init(mem::MemoryBudget& budget, const PoolOptions& options);
   Status MakeBins(const PoolOptions& options);
   Status ReserveMemory(mem::MemoryBudget& budget, uint64_t capacity_bytes);
+  void CommitSlab(Slab& slab);
 
   // Claiming takes bits only; what was claimed is either published, or put back.
   bool Claim(const Request& request);
@@ -144,6 +148,7 @@ class BlockPool {
   mem::AnonymousMapping range_;
   size_t slab_bytes_ = 0;
   bool poison_freed_ = false;
+  bool large_pages_ = false;
   std::vector<Bin> bins_;
   std::vector<uint32_t> bin_of_class_;
   std::vector<Slab> slabs_;

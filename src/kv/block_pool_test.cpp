@@ -184,6 +184,67 @@ TEST_F(PoolTest, PagesComeBackWithTheLastBlockOfASlabAndNotBefore) {
   EXPECT_EQ(pool->Stats().touched_bytes, 0u);
 }
 
+// 2 MiB slabs of 32 blocks have lanes of 16.
+TEST_F(PoolTest, LargeSlabsStartRunsAtLanesOfSixteen) {
+  constexpr size_t kLarge = 64 * 1024;
+  Make({{kLarge}, 256 * kLarge, 32 * kLarge, 0, false, false});
+  const auto a = Take(2), b = Take(1), c = Take(1);
+  EXPECT_THAT(Ints(a), ElementsAre(0, 1));
+  EXPECT_THAT(Ints(b), ElementsAre(16));
+  EXPECT_THAT(Ints(c), ElementsAre(64));
+  const auto more = Take(20, a.back());
+  EXPECT_EQ(static_cast<int>(more[13]), 15);  // its own lane to the end, then a lane further on
+  EXPECT_EQ(static_cast<int>(more[14]), 64 + 16);
+  for (const auto& ids : {a, b, c, more}) Give(ids);
+}
+
+// Sequences that grow in turn, after much coming and going, still get long runs.
+TEST_F(PoolTest, RunsStayLongAfterManyHistories) {
+  constexpr size_t kLarge = 64 * 1024;
+  Make({{kLarge}, 4096 * kLarge, 32 * kLarge, 0, false, false});
+  std::mt19937 random(1);
+  std::vector<std::vector<BlockId>> sequences(16);
+  size_t runs = 0, blocks = 0;
+  for (int step = 0; step < 100000; ++step) {
+    auto& ids = sequences[random() % sequences.size()];
+    const bool ends = ids.size() >= 128;
+    for (size_t i = 1; ends && i < ids.size(); ++i) {
+      if (step > 50000) runs += static_cast<int>(ids[i]) != static_cast<int>(ids[i - 1]) + 1;
+      if (step > 50000) ++blocks;
+    }
+    if (ends) {
+      Give(ids);
+      ids.clear();
+    } else {
+      const auto got = Take(1 + random() % 3, ids.empty() ? kNullBlock : ids.back());
+      ids.insert(ids.end(), got.begin(), got.end());
+    }
+  }
+  EXPECT_GT(blocks, 10 * runs);
+  for (const auto& ids : sequences) Give(ids);
+}
+
+TEST_F(PoolTest, WithLargePagesASlabCountsAsAWhole) {
+  const size_t large = mem::LargePageBytes();
+  if (large == 0) GTEST_SKIP() << "the system gives no large pages";
+  Make({{large / 32}, 8 * large, large, 0, false, true});
+  const auto ids = Take(1);
+  EXPECT_EQ(pool->Stats().touched_bytes, large);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(pool->data(ids[0])) % large, 0u);
+  std::memset(pool->data(ids[0]), 1, large / 32);
+  EXPECT_LE(ResidentPages(*pool), large / mem::PageSize());
+  Give(ids);
+  EXPECT_EQ(ResidentPages(*pool), 0u);
+  EXPECT_EQ(pool->Stats().touched_bytes, 0u);
+}
+
+TEST_F(PoolTest, SlabsThatAreNoLargePagesKeepSmallOnes) {
+  Make({{kBlock}, 32 * kBlock, 8 * kBlock, 0, false, true});
+  const auto ids = Take(1);
+  EXPECT_EQ(pool->Stats().touched_bytes, kBlock);
+  Give(ids);
+}
+
 TEST_F(PoolTest, TheLedgerFollowsWhatWasHandedOut) {
   const auto kv_used = [&] {
     return budget.Snapshot().parts[static_cast<size_t>(mem::MemoryTag::kKv)].used_bytes;

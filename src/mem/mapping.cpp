@@ -12,8 +12,10 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "base/checked.h"
@@ -196,6 +198,17 @@ void FileMapping::Evict() const {
   if (file.get() >= 0) ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
 }
 
+size_t LargePageBytes() {
+  const std::string folder = "/sys/kernel/mm/transparent_hugepage/";
+  std::string enabled;
+  size_t bytes = 0;
+  if (!std::getline(std::ifstream(folder + "enabled"), enabled)) return 0;
+  if (enabled.find("[never]") != std::string::npos) return 0;
+  if (!(std::ifstream(folder + "hpage_pmd_size") >> bytes)) return 0;
+  constexpr size_t kMost = size_t{2} << 20;
+  return bytes <= kMost && std::has_single_bit(bytes) ? bytes : 0;
+}
+
 Result<AnonymousMapping> AnonymousMapping::Create(size_t bytes, size_t alignment) {
   if (bytes == 0 || (alignment != 0 && !std::has_single_bit(alignment))) {
     return Error{ErrorCode::kInvalidArgument, "cannot map anonymous memory",
@@ -241,6 +254,8 @@ AnonymousMapping& AnonymousMapping::operator=(AnonymousMapping&& other) noexcept
 AnonymousMapping::~AnonymousMapping() {
   if (base_ != nullptr) ::munmap(base_, mapped_);
 }
+
+void AnonymousMapping::UseLargePages() const { ::madvise(base_, mapped_, MADV_HUGEPAGE); }
 
 void AnonymousMapping::UseSmallPages() const { ::madvise(base_, mapped_, MADV_NOHUGEPAGE); }
 

@@ -16,6 +16,10 @@ size_t PageSize();
 // A power of two not below the system's page size, or 0 to go back to it.
 void SetPageSizeForTest(size_t bytes);
 
+// Bytes of the large pages that the system gives to anonymous memory on request; 0 where it does
+// not, or where they are larger than 2 MiB (64 KiB base pages have 512 MiB ones).
+size_t LargePageBytes();
+
 // A whole file, mapped PROT_READ and MAP_SHARED: clean pages that the kernel may drop and reload.
 // At least kReadSlack bytes past the end of the file are readable zeros.
 class FileMapping {
@@ -76,6 +80,8 @@ class AnonymousMapping {
   // Commits page by page, also where the system hands out 2 MiB pages on first touch: for memory
   // of which unused parts must not be touched. Best effort.
   void UseSmallPages() const;
+  // Asks for pages of LargePageBytes() where a whole one fits. Best effort.
+  void UseLargePages() const;
 
   // Gives the pages that lie wholly inside [offset, offset + length) back to the kernel; they read
   // as zeros afterwards. Rounds inward.
