@@ -108,8 +108,9 @@ def conditions(header):
 # Above it, engines that wait for their threads by spinning lose most: ratios are not to be quoted.
 BUSY_LOAD = 1.0
 BUSY = """\
-**The machine was busy while this was measured: the ratios say little.** Run it again on an idle
-one."""
+**The machine was busy while this was measured: speeds and their ratios say nothing.** Run it again
+on an idle one; then this page also judges the targets."""
+
 
 METHOD = """\
 All engines take turns on the same file (A B A B, every other round backwards), and each figure is
@@ -166,15 +167,17 @@ def targets_section(summary):
 
 def page(header, summary, chart_name):
     """docs/benchmarks.md."""
+    busy = header["load_average"] > BUSY_LOAD
     lines = ["# Benchmarks", "", "<!-- written by bench/report; do not edit -->", "",
              conditions(header), "",
-             *([BUSY, ""] if header["load_average"] > BUSY_LOAD else []), METHOD, "", COMMANDS, "",
+             *([BUSY, ""] if busy else []), METHOD, "", COMMANDS, "",
              f"![Speed of Tael beside the better peer]({chart_name})", ""]
     for measurement, rows in tables(summary):
         lines += [f"## {measurement.title[0].upper()}{measurement.title[1:]}", "",
                   *([START_NOTE, ""] if measurement.name == "start" else []),
                   markdown_table(HEADINGS, rows), ""]
-    return "\n".join(lines + outputs_section(summary) + targets_section(summary)).rstrip() + "\n"
+    lines += outputs_section(summary) + ([] if busy else targets_section(summary))
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def svg(summary):

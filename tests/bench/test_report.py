@@ -30,10 +30,12 @@ class Page(unittest.TestCase):
         for part in ("2026-01-01", "`abc`", "a CPU", "2 threads", "llama.cpp: 1", "bench/compare"):
             self.assertIn(part, self.page)
 
-    def test_a_busy_machine_is_confessed(self):
+    def test_a_busy_machine_is_confessed_and_judges_nothing(self):
         self.assertNotIn("busy", self.page)
         busy = report.page({**HEADER, "load_average": 3}, self.summary, "benchmarks.svg")
         self.assertIn("The machine was busy", busy)
+        self.assertNotIn("## Targets", busy)
+        self.assertIn("## Targets", self.page)
 
     def test_a_bar_in_a_text_does_not_break_a_table(self):
         self.assertNotIn(" | b", self.page)
