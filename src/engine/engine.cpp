@@ -21,6 +21,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
                             .max_sessions = options.max_sessions,
                             .chunk_tokens = options.chunk_tokens,
                             .logit_rows = options.logit_rows,
+                            .draft_tokens = options.draft_tokens,
                             .num_threads = engine->cpus_.num_threads,
                             .compute = options.compute,
                             .kv_type = options.kv_type,

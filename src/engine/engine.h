@@ -37,6 +37,9 @@ struct EngineOptions {
   uint32_t max_sessions = 1;
   uint32_t chunk_tokens = 0;  // of a long prompt per forward pass; 0: by the budget
   uint32_t logit_rows = 1;    // a row per session at least
+  // Tokens of a draft that one pass checks, at most; fewer where the kernels cannot check so many
+  // without changing a bit of the answer. 0: no speculation.
+  uint32_t draft_tokens = 0;
   exec::Compute compute = exec::Compute::kFast;
   std::optional<kernels::KvType> kv_type = {};  // none: f16, or f32 with kReference
 };
@@ -54,6 +57,7 @@ class Engine {
   const tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
   const MemoryPlan& plan() const { return plan_; }
   uint32_t context_length() const { return plan_.context_length; }
+  uint32_t max_draft_tokens() const { return plan_.draft_tokens; }
   size_t num_threads() const { return team_->size(); }
   const exec::CpuChoice& cpus() const { return cpus_; }  // which threads, and why
   mem::LedgerSnapshot Ledger() const { return budget_->Snapshot(); }
@@ -95,7 +99,7 @@ struct FeedOptions {
 // One conversation: the tokens' KV, and nothing else. Move-only; its engine outlives it.
 class Session {
  public:
-  const Engine& engine() const { return *engine_; }
+  Engine& engine() const { return *engine_; }
   uint32_t length() const { return sequence_.length(); }
   uint32_t remaining() const { return engine_->context_length() - length(); }
 

@@ -1,10 +1,12 @@
 #include "engine/generation.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <utility>
 
 #include "base/units.h"
+#include "engine/batch.h"
 #include "engine/stop_filter.h"
 
 namespace tael::engine {
@@ -64,23 +66,49 @@ Status CheckOptions(const Session& session, std::span<const TokenId> prompt,
   return {};
 }
 
+// Tokens of prompt and answer at most.
+size_t MostTokens(const Session& session, std::span<const TokenId> prompt,
+                  const GenerateOptions& options) {
+  const size_t answer = std::max<size_t>(options.max_tokens, options.force_tokens.size());
+  return prompt.size() + std::min<size_t>(session.remaining(), answer) + 1;
+}
+
+// Nothing where there is nothing to guess, or no memory for it: an answer does not need it.
+std::optional<Speculation> MakeSpeculation(const Session& session, std::span<const TokenId> prompt,
+                                           const GenerateOptions& options,
+                                           mem::Reservation& reservation) {
+  const uint32_t max_draft = session.engine().max_draft_tokens();
+  const bool off = options.speculate == Speculate::kOff || !options.force_tokens.empty();
+  if (off || max_draft == 0) return std::nullopt;
+  const size_t max_tokens = MostTokens(session, prompt, options);
+  const size_t bytes = PromptLookup::Bytes(max_tokens);
+  if (bytes > kLedgerThreshold) {
+    auto reserved = session.engine().budget().Reserve(mem::MemoryTag::kActivations, bytes);
+    if (!reserved) return std::nullopt;
+    reservation = *std::move(reserved);
+    reservation.SetUsed(bytes);
+  }
+  return Speculation(options.speculate, max_tokens, max_draft);
+}
+
 class Generation {
  public:
   Generation(Session& session, const GenerateOptions& options, const GenerateCallbacks& callbacks,
-             sample::Sampler sampler)
+             sample::Sampler sampler, std::optional<Speculation> speculation)
       : session_(session),
         options_(options),
         callbacks_(callbacks),
         tokenizer_(session.engine().tokenizer()),
         sampler_(std::move(sampler)),
+        speculation_(std::move(speculation)),
         detokenizer_(tokenizer_),
         filter_(options.force_tokens.empty() ? options.stop : std::vector<std::string>{}),
         max_tokens_(forced() ? static_cast<uint32_t>(options.force_tokens.size())
                              : options.max_tokens) {}
 
   Result<GenerateResult> Run(std::span<const TokenId> prompt) {
-    const uint32_t most = session_.engine().context_length() - session_.length();
-    history_.reserve(prompt.size() + std::min(most, max_tokens_) + 1);
+    const uint32_t most = session_.remaining();
+    history_.reserve(MostTokens(session_, prompt, options_));
     history_.assign(prompt.begin(), prompt.end());
     result_.tokens.reserve(std::min(most, max_tokens_) + 1);
     result_.prompt_tokens = static_cast<uint32_t>(prompt.size());
@@ -106,10 +134,56 @@ class Generation {
     }));
     result_.timings.prefill_ms = result_.timings.ttft_ms = MillisecondsSince(start_);
     first_token_ = last_token_ = Clock::now();
-    while (Accept()) {
-      const TokenId token = next_;
-      TAEL_RETURN_IF_ERROR(session_.Feed({&token, 1}, feed, pick));
+    while (!ended_ && Accept()) TAEL_RETURN_IF_ERROR(FeedNext());
+    return {};
+  }
+
+  // The token accepted last and, behind it, what the text suggests.
+  Status FeedNext() {
+    if (options_.cancel != nullptr && options_.cancel->load(std::memory_order_relaxed)) {
+      return Error{ErrorCode::kCancelled, "cancelled", ""};
     }
+    pass_[0] = next_;
+    const size_t num_drafted = Draft();
+    Status status = FeedPass(1 + num_drafted);
+    // Room for a guess must not be what ends an answer.
+    if (!status && status.error().code == ErrorCode::kNoFreeBlocks && num_drafted > 0) {
+      status = FeedPass(1);
+    }
+    return status;
+  }
+
+  size_t Draft() {
+    if (!speculation_) return 0;
+    speculation_->Update(history_);
+    // A draft of n tokens gives n + 1 at most, and its own have to fit the context.
+    const size_t most = std::min<size_t>(max_tokens_ - result_.tokens.size(), session_.remaining());
+    const std::span<const TokenId> draft = speculation_->Draft(history_, most - 1);
+    std::copy(draft.begin(), draft.end(), pass_.begin() + 1);
+    return draft.size();
+  }
+
+  // Checks pass_[1..count) while it picks: a guess that is what would have been picked anyway is
+  // accepted, and the first that is not ends the draft.
+  Status FeedPass(size_t count) {
+    uint32_t keep = 0;
+    bool right = true;
+    const BatchItem item{.session = &session_,
+                         .tokens = std::span(pass_).first(count),
+                         .num_logits = static_cast<uint32_t>(count),
+                         .keep = &keep};
+    const Clock::time_point start = Clock::now();
+    TAEL_RETURN_IF_ERROR(FeedBatch(
+        session_.engine(), {&item, 1}, [&](size_t, size_t index, std::span<float> logits) {
+          if (!right) return;
+          Pick(logits);
+          keep = static_cast<uint32_t>(index) + 1;
+          right = keep < count && next_ == pass_[keep] && !end_of_generation_;
+          result_.timings.accepted_tokens += right;
+          right = right && Accept();
+        }));
+    if (speculation_) speculation_->Measured(count, MillisecondsSince(start));
+    result_.timings.draft_tokens += static_cast<uint32_t>(count) - 1;
     return {};
   }
 
@@ -134,11 +208,13 @@ class Generation {
     Show(filter_.Push(detokenizer_.Push(next_)));
     if (filter_.stopped()) return Finish(FinishReason::kStop);
     if (result_.tokens.size() == max_tokens_) return Finish(FinishReason::kLength);
-    if (session_.remaining() == 0) return Finish(FinishReason::kLength);
+    // All but the token picked last are held, or will be when this pass is over.
+    if (history_.size() > session_.engine().context_length()) return Finish(FinishReason::kLength);
     return true;
   }
 
   bool Finish(FinishReason reason) {
+    ended_ = true;
     result_.finish_reason = reason;
     return false;
   }
@@ -176,6 +252,7 @@ class Generation {
   const GenerateCallbacks& callbacks_;
   const tokenizer::Tokenizer& tokenizer_;
   sample::Sampler sampler_;
+  std::optional<Speculation> speculation_;
   tokenizer::Detokenizer detokenizer_;
   StopFilter filter_;
   const uint32_t max_tokens_;
@@ -186,6 +263,8 @@ class Generation {
   std::vector<TokenId> history_;  // prompt and answer: what the repeat penalty looks at
   TokenId next_{-1};
   bool end_of_generation_ = false;
+  bool ended_ = false;
+  std::array<TokenId, 1 + Speculation::kMostDraft> pass_{};  // the next token and a draft
   GenerateResult result_;
 };
 
@@ -224,7 +303,10 @@ Result<GenerateResult> Generate(Session& session, std::span<const TokenId> promp
     reservation.SetUsed(scratch);
   }
   TAEL_ASSIGN_OR_RETURN(auto sampler, sample::Sampler::Create(options.sampler, vocab_size));
-  return Generation(session, options, callbacks, std::move(sampler)).Run(prompt);
+  mem::Reservation index;
+  std::optional<Speculation> speculation = MakeSpeculation(session, prompt, options, index);
+  return Generation(session, options, callbacks, std::move(sampler), std::move(speculation))
+      .Run(prompt);
 }
 
 uint32_t KeepCommonPrefix(Session& session, std::span<const TokenId> held,

@@ -16,6 +16,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "engine/engine.h"
+#include "engine/speculation.h"
 #include "sample/logprobs.h"
 #include "sample/sampler.h"
 
@@ -34,6 +35,10 @@ struct GenerateOptions {
   sample::SamplerOptions sampler;
   std::vector<std::string> stop;  // none of them empty
   bool ignore_eos = false;        // end-of-generation tokens are tokens like others
+  // Whether to check several likely tokens in one pass, where the engine has room for drafts. The
+  // answer is the same, token by token, at every temperature: each is sampled from the logits and
+  // the state that it would have without.
+  Speculate speculate = Speculate::kWhereItPays;
   // How many of the likeliest tokens to report for each token of the answer; none: no report.
   std::optional<uint32_t> logprobs;
   // Teacher forcing: when not empty, these are the answer, whatever the model prefers; nothing but
@@ -42,7 +47,8 @@ struct GenerateOptions {
   const std::atomic<bool>* cancel = nullptr;
 };
 
-// What is told while it happens; each may be empty. Called on the caller's thread.
+// What is told while it happens; each may be empty. Called on the caller's thread, while the pass
+// that gave the token may still be under way: the session is not to be touched.
 struct GenerateCallbacks {
   std::function<void(uint32_t done, uint32_t total)> on_prefill;  // tokens of the prompt
   std::function<void(TokenId)> on_token;
@@ -54,7 +60,9 @@ struct Timings {
   double decode_ms = 0;  // from the first token to the last
   double ttft_ms = 0;    // until the first token was there
   double prefill_tps = 0;
-  double decode_tps = 0;  // 0 for an answer of fewer than two tokens
+  double decode_tps = 0;         // 0 for an answer of fewer than two tokens
+  uint32_t draft_tokens = 0;     // guessed and checked
+  uint32_t accepted_tokens = 0;  // of them, right
 };
 
 struct GenerateResult {

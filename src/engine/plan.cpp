@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/units.h"
+#include "engine/speculation.h"
 #include "exec/weight_pager.h"
 #include "mem/mapping.h"
 #include "mem/process_memory.h"
@@ -47,9 +48,23 @@ uint64_t SlabBytes(const kv::Geometry& geometry) {
   return RoundUp<uint64_t>(CeilDiv(target, largest) * largest, mem::PageSize());
 }
 
-// Sessions that decode together go through the output matrix, the largest of all, in one pass.
+// Tokens that share a pass get the bits they would get alone only while they share the form of one
+// token's activations; f32 rows are always that.
+uint32_t DraftTokens(const PlanRequest& request) {
+  size_t most = std::min<size_t>(request.draft_tokens, Speculation::kMostDraft);
+  if (request.chunk_tokens != 0) most = std::min<size_t>(most, request.chunk_tokens - 1);
+  if (request.compute == exec::Compute::kFast) {
+    most = std::min(most, kernels::MaxExactTokens(kernels::Active().matmul) - 1);
+  }
+  return static_cast<uint32_t>(most);
+}
+
+// Sessions that decode together, and a token with its draft, go through the output matrix, the
+// largest of all, in one pass.
 uint32_t LogitRows(const PlanRequest& request, uint32_t chunk_tokens) {
-  return std::min(std::max(request.logit_rows, request.max_sessions), chunk_tokens);
+  const uint32_t most =
+      std::max({request.logit_rows, request.max_sessions, 1 + DraftTokens(request)});
+  return std::min(most, chunk_tokens);
 }
 
 // Slabs for `sessions` sequences of `context` tokens. A windowed group holds its window, the chunk
@@ -239,6 +254,7 @@ Result<MemoryPlan> MakePlan(const model::Model& model, const PlanRequest& reques
   MemoryPlan plan;
   plan.max_sessions = request.max_sessions;
   plan.num_layers = m.num_layers;
+  plan.draft_tokens = DraftTokens(request);
   plan.kv_type =
       request.kv_type.value_or(reference ? kernels::KvType::kF32 : kernels::KvType::kF16);
   plan.geometry = GeometryOf(m, plan.kv_type);

@@ -23,6 +23,7 @@ struct PlanRequest {
   uint32_t max_sessions = 1;
   uint32_t chunk_tokens = 0;  // tokens per forward pass of a long prompt; 0: by the budget
   uint32_t logit_rows = 1;    // rows of logits held at a time; a row per session at least
+  uint32_t draft_tokens = 0;  // asked for (EngineOptions)
   size_t num_threads = 1;
   exec::Compute compute = exec::Compute::kFast;
   std::optional<kernels::KvType> kv_type = {};  // none: f16, or f32 with --compute reference
@@ -43,6 +44,7 @@ struct MemoryPlan {
   uint32_t num_layers = 0;
   uint32_t context_length = 0;
   uint32_t max_sessions = 1;
+  uint32_t draft_tokens = 0;  // that a pass can check exactly
   kernels::KvType kv_type = kernels::KvType::kF16;
   kv::Geometry geometry;
   uint64_t kv_capacity_bytes = 0;
