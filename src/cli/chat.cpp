@@ -210,7 +210,10 @@ Result<int> Execute(const ChatOptions& options) {
   engine::GenerateOptions generate =
       MakeGenerateOptions(options.sampling, options.max_tokens.value_or(UINT32_MAX));
   TAEL_RETURN_IF_ERROR(sample::Validate(generate.sampler));
-  TAEL_ASSIGN_OR_RETURN(const LoadedEngine loaded, LoadEngine(options.model));
+  generate.speculate = options.speculation.when;
+  engine::EngineOptions wanted;
+  wanted.draft_tokens = options.speculation.max_draft;
+  TAEL_ASSIGN_OR_RETURN(const LoadedEngine loaded, LoadEngine(options.model, wanted));
   engine::Engine& engine = *loaded.engine;
   TAEL_ASSIGN_OR_RETURN(auto chat_template, LoadChatTemplate(engine));
   if (!HasChatTemplate(engine)) {

@@ -90,6 +90,19 @@ Result<exec::Compute> ParseCompute(const std::string& text) {
                text + "; use fast or reference"};
 }
 
+// auto, off, or how many tokens at every match.
+Result<SpeculationFlags> ParseSpeculation(const std::string& text) {
+  using engine::Speculate;
+  constexpr size_t kMost = engine::Speculation::kMostDraft;
+  if (text == "auto") return SpeculationFlags{};
+  if (text == "off") return SpeculationFlags{Speculate::kOff, 0};
+  if (text.size() == 1 && text[0] >= '1' && text[0] <= '0' + static_cast<char>(kMost)) {
+    return SpeculationFlags{Speculate::kAlways, static_cast<uint32_t>(text[0] - '0')};
+  }
+  return Error{ErrorCode::kInvalidArgument, "not a way to speculate",
+               "\"" + text + "\"; use auto, off or 1 to " + std::to_string(kMost)};
+}
+
 void AddOutputFlags(CLI::App* app, OutputFlags& output) {
   app->add_flag("--json", output.json, "One JSON object on stdout, for machines");
   app->add_flag("-v,--verbose", output.verbose, "More on stderr: memory, timings");
@@ -150,6 +163,15 @@ void AddSamplingFlags(CLI::App* app, SamplingFlags& sampling) {
   app->add_flag("--ignore-eos", sampling.ignore_eos, "Go on after an end-of-text token");
 }
 
+void AddSpeculationFlag(CLI::App* app, SpeculationFlags& speculation) {
+  AddParsed<SpeculationFlags>(
+      app, "--speculate",
+      "Guess tokens from the text and check them together; the answer stays the same. auto: where "
+      "it pays; off; N: N tokens at every match, as far as the kernels check them exactly",
+      ParseSpeculation, [&speculation](SpeculationFlags flags) { speculation = flags; })
+      ->type_name("HOW");
+}
+
 // Registers a command; its options live in `slot` when the command is the one that was given.
 template <class Options>
 CLI::App* AddCommand(CLI::App& app, CommandOptions& chosen, const char* name, const char* help,
@@ -167,6 +189,7 @@ void AddRun(CLI::App& app, CommandOptions& chosen) {
                              "tael run -m model.gguf -p \"Why is the sky blue?\" -n 200", options);
   AddModelFlags(run, options->model);
   AddSamplingFlags(run, options->sampling);
+  AddSpeculationFlag(run, options->speculation);
   AddTextFlags(run, options->prompt, "The prompt");
   AddCount(run, "-n,--max-tokens", options->max_tokens, "Tokens of the answer at most", 0,
            kMaxTokens)
@@ -192,6 +215,7 @@ void AddChat(CLI::App& app, CommandOptions& chosen) {
                               "tael chat -m model.gguf --system \"Be brief.\"", options);
   AddModelFlags(chat, options->model);
   AddSamplingFlags(chat, options->sampling);
+  AddSpeculationFlag(chat, options->speculation);
   chat->add_option("--system", options->system, "What the model is told first")->type_name("TEXT");
   AddCount(chat, "-n,--max-tokens", options->max_tokens,
            "Tokens of an answer at most; default: what the context holds", 1, kMaxTokens);

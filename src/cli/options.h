@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/speculation.h"
 #include "exec/workspace.h"
 #include "kernels/kernels.h"
 #include "sample/sampler.h"
@@ -35,6 +36,12 @@ struct SamplingFlags {
   bool ignore_eos = false;
 };
 
+// Guessing tokens ahead (engine/speculation.h).
+struct SpeculationFlags {
+  engine::Speculate when = engine::Speculate::kWhereItPays;
+  uint32_t max_draft = engine::Speculation::kMostDraft;
+};
+
 // Where text comes from: -p, -f or standard input.
 struct TextFlags {
   std::optional<std::string> text;
@@ -45,6 +52,7 @@ struct RunOptions {
   OutputFlags output;
   ModelFlags model;
   SamplingFlags sampling;
+  SpeculationFlags speculation;
   TextFlags prompt;
   uint32_t max_tokens = 128;
   bool raw = false;
@@ -57,6 +65,7 @@ struct ChatOptions {
   OutputFlags output;
   ModelFlags model;
   SamplingFlags sampling;
+  SpeculationFlags speculation;
   std::string system;
   std::optional<uint32_t> max_tokens;  // none: until the model ends, or the context does
 };

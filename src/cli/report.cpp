@@ -52,7 +52,9 @@ Json IdsToJson(std::span<const TokenId> ids) {
 Json TimingsToJson(const engine::Timings& timings) {
   return {{"prefill_tps", Rounded(timings.prefill_tps, 0.01)},
           {"decode_tps", Rounded(timings.decode_tps, 0.01)},
-          {"ttft_ms", Rounded(timings.ttft_ms, 0.001)}};
+          {"ttft_ms", Rounded(timings.ttft_ms, 0.001)},
+          {"draft_tokens", timings.draft_tokens},
+          {"accepted_tokens", timings.accepted_tokens}};
 }
 
 Json LogProbsToJson(const engine::GenerateResult& result) {

@@ -64,6 +64,7 @@ Result<Prompt> ReadPrompt(const RunOptions& options) {
 Result<engine::GenerateOptions> GenerateOptionsOf(const RunOptions& options) {
   engine::GenerateOptions generate = MakeGenerateOptions(options.sampling, options.max_tokens);
   TAEL_RETURN_IF_ERROR(sample::Validate(generate.sampler));
+  generate.speculate = options.speculation.when;
   generate.logprobs = options.logprobs;
   if (options.force_tokens) {
     TAEL_ASSIGN_OR_RETURN(generate.force_tokens,
@@ -102,7 +103,9 @@ void Summarise(const LoadedEngine& loaded, const engine::GenerateResult& result)
   Note(std::to_string(result.prompt_tokens) + " prompt tokens at " + Format(t.prefill_tps, 1) +
        "/s, " + std::to_string(result.completion_tokens()) + " answer tokens at " +
        Format(t.decode_tps, 1) + "/s, first after " + Format(t.ttft_ms, 0) + " ms, loaded in " +
-       Format(loaded.load_ms, 0) + " ms; ended by " + std::string(ToString(result.finish_reason)));
+       Format(loaded.load_ms, 0) + " ms; " + std::to_string(t.accepted_tokens) + " of " +
+       std::to_string(t.draft_tokens) + " guessed tokens right; ended by " +
+       std::string(ToString(result.finish_reason)));
   Note(loaded.engine->cpus().why);
   Note(MemoryLine(*loaded.engine));
 }
@@ -113,7 +116,9 @@ Result<int> Execute(const RunOptions& options) {
   CatchInterrupts(OnRepeat::kEndProcess);
   TAEL_ASSIGN_OR_RETURN(Prompt prompt, ReadPrompt(options));
   TAEL_ASSIGN_OR_RETURN(const engine::GenerateOptions generate, GenerateOptionsOf(options));
-  TAEL_ASSIGN_OR_RETURN(const LoadedEngine loaded, LoadEngine(options.model));
+  engine::EngineOptions wanted;
+  wanted.draft_tokens = options.speculation.max_draft;
+  TAEL_ASSIGN_OR_RETURN(const LoadedEngine loaded, LoadEngine(options.model, wanted));
   engine::Engine& engine = *loaded.engine;
   if (prompt.ids.empty()) {
     TAEL_ASSIGN_OR_RETURN(prompt.ids, EncodePrompt(options, engine, std::move(prompt.text)));

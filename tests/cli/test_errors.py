@@ -24,6 +24,7 @@ class Flags(Case):
             ("--budget", "lots"), ("--budget", "-1"), ("--budget", "0"), ("--budget", "1.8X"),
             ("--threads", "0"), ("--threads", "-2"), ("--threads", "100000"), ("--threads", "two"),
             ("--ctx", "0"), ("--ctx", "-5"), ("--ctx", "x"), ("--seed", "x"), ("--seed", "-1"),
+            ("--speculate", "8"), ("--speculate", "0"), ("--speculate", "yes"),
             ("--temp", "hot"), ("--top-k", "x"), ("--kv-type", "q9"), ("--compute", "slow"),
             ("-n", "-1"), ("-n", "x"), ("-n", "1e3"), ("--logprobs", "-1"), ("--stop", ""),
             ("--prompt-tokens", "1,2"), ("--force-tokens", "[]"), ("--force-tokens", '["a"]'),
