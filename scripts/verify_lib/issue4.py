@@ -70,10 +70,6 @@ def threads(paths):
 
 
 def lookup(paths):
-    if not (ROOT / "bench/lookup").exists():
-        line("prompt-lookup: copy-heavy >= 1.8x, free text >= 0.97x, token-identical", False,
-             "nothing measures it: there is no bench/lookup")
-        return
     for model in ("smollm2", "gemma3"):
         program_lines(model, ["bench/lookup", "-m", paths[model], "--json"])
 
