@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 #include <cstdint>
 #include <functional>
@@ -221,6 +222,42 @@ void AddChat(CLI::App& app, CommandOptions& chosen) {
            "Tokens of an answer at most; default: what the context holds", 1, kMaxTokens);
 }
 
+void AddPlan(CLI::App& app, CommandOptions& chosen) {
+  auto options = std::make_shared<PlanOptions>();
+  CLI::App* plan =
+      AddCommand(app, chosen, "plan", "Say what fits a budget, before loading anything",
+                 "tael plan -m model.gguf --budget 1.8G --sessions 4", options);
+  AddModelFlags(plan, options->model);
+  AddCount(plan, "--sessions", options->sessions, "Sessions at once, each with the whole context",
+           1, kMaxBenchSessions)
+      ->default_str("1");
+  AddParsed<uint64_t>(plan, "--kv-bytes",
+                      "Say what so many bytes of KV hold, instead of the plan's", ParseSize,
+                      [options](uint64_t bytes) { options->kv_bytes = bytes; })
+      ->type_name("SIZE");
+}
+
+// A power of two from 4 KiB to 64 KiB: the page sizes that CPUs have.
+Result<uint64_t> ParsePageSize(const std::string& text) {
+  TAEL_ASSIGN_OR_RETURN(const uint64_t bytes, ParseSize(text));
+  if (std::has_single_bit(bytes) && bytes >= 4096 && bytes <= 65536) return bytes;
+  return Error{ErrorCode::kInvalidArgument, "not a page size",
+               text + "; use 4096, 8192, 16384, 32768 or 65536"};
+}
+
+void AddPack(CLI::App& app, CommandOptions& chosen) {
+  auto options = std::make_shared<PackOptions>();
+  CLI::App* pack =
+      AddCommand(app, chosen, "pack", "Copy a model so that its tensors begin at pages",
+                 "tael pack model.gguf packed.gguf --align 16384", options);
+  pack->add_option("input", options->input, "Model file (GGUF)")->required()->type_name("IN");
+  pack->add_option("output", options->output_path, "File to write")->required()->type_name("OUT");
+  AddParsed<uint64_t>(pack, "--align", "Page size of the machines that will map it", ParsePageSize,
+                      [options](uint64_t bytes) { options->alignment = bytes; })
+      ->type_name("BYTES")
+      ->default_str("16384");
+}
+
 void AddTokenize(CLI::App& app, CommandOptions& chosen) {
   auto options = std::make_shared<TokenizeOptions>();
   CLI::App* tokenize = AddCommand(app, chosen, "tokenize", "Turn text into token ids, or back",
@@ -326,8 +363,10 @@ Result<std::variant<CommandOptions, HelpText>> ParseCommandLine(int argc, char**
     app.set_version_flag("--version", kVersion);
     AddRun(app, chosen);
     AddChat(app, chosen);
+    AddPlan(app, chosen);
     AddTokenize(app, chosen);
     AddInspect(app, chosen);
+    AddPack(app, chosen);
     AddBench(app, chosen);
     AddEval(app, chosen);
     std::vector<std::string> args = JoinTextValues({argv + 1, argv + std::max(argc, 1)});

@@ -9,7 +9,9 @@ namespace tael::cli {
 Result<int> Execute(const RunOptions& options);
 Result<int> Execute(const ChatOptions& options);
 Result<int> Execute(const TokenizeOptions& options);
+Result<int> Execute(const PlanOptions& options);
 Result<int> Execute(const InspectOptions& options);
+Result<int> Execute(const PackOptions& options);
 Result<int> Execute(const BenchOptions& options);
 Result<int> Execute(const EvalOptions& options);
 

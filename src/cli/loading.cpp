@@ -32,14 +32,19 @@ void NoteStreaming(const engine::MemoryPlan& plan) {
 
 }  // namespace
 
-Result<LoadedEngine> LoadEngine(const ModelFlags& flags, engine::EngineOptions options) {
-  WarnAboutForcedIsa();
+engine::EngineOptions ToEngineOptions(const ModelFlags& flags, engine::EngineOptions options) {
   options.model_path = flags.path;
   options.budget_bytes = flags.budget_bytes;
   options.num_threads = flags.threads;
   if (flags.context != 0) options.context_length = flags.context;
   options.compute = flags.compute;
   options.kv_type = flags.kv_type;
+  return options;
+}
+
+Result<LoadedEngine> LoadEngine(const ModelFlags& flags, engine::EngineOptions options) {
+  WarnAboutForcedIsa();
+  options = ToEngineOptions(flags, std::move(options));
   const Stopwatch watch;
   LoadedEngine loaded;
   TAEL_ASSIGN_OR_RETURN(loaded.engine, engine::Engine::Create(options));

@@ -1,4 +1,4 @@
-// Loads a model as the flags say, with progress on a terminal.
+// Loads a model as the flags say.
 #pragma once
 
 #include <chrono>
@@ -14,6 +14,9 @@ struct LoadedEngine {
   std::unique_ptr<engine::Engine> engine;
   double load_ms = 0;
 };
+
+// The flags' part of `options`.
+engine::EngineOptions ToEngineOptions(const ModelFlags& flags, engine::EngineOptions options = {});
 
 // `options` holds what a command wants beyond the flags (rows of logits, a context of its own).
 // Warns when TAEL_FORCE_ISA names kernels that are not there.

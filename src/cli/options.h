@@ -80,6 +80,20 @@ struct TokenizeOptions {
   bool bos = false;
 };
 
+struct PlanOptions {
+  OutputFlags output;
+  ModelFlags model;
+  uint32_t sessions = 1;
+  std::optional<uint64_t> kv_bytes;  // none: what the plan gives to KV
+};
+
+struct PackOptions {
+  OutputFlags output;
+  std::string input;
+  std::string output_path;
+  uint64_t alignment = 16384;
+};
+
 struct InspectOptions {
   OutputFlags output;
   std::string model_path;
@@ -103,8 +117,8 @@ struct EvalOptions {
   std::optional<uint32_t> score_from;
 };
 
-using CommandOptions = std::variant<RunOptions, ChatOptions, TokenizeOptions, InspectOptions,
-                                    BenchOptions, EvalOptions>;
+using CommandOptions = std::variant<RunOptions, ChatOptions, PlanOptions, TokenizeOptions,
+                                    InspectOptions, PackOptions, BenchOptions, EvalOptions>;
 
 inline const OutputFlags& OutputOf(const CommandOptions& options) {
   return std::visit([](const auto& o) -> const OutputFlags& { return o.output; }, options);

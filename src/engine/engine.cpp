@@ -9,23 +9,48 @@ namespace tael::engine {
 
 using mem::MemoryTag;
 
+namespace {
+
+PlanRequest RequestOf(const EngineOptions& options, size_t num_threads, uint64_t tokenizer_bytes) {
+  return {.budget_bytes = options.budget_bytes,
+          .context_length = options.context_length,
+          .max_sessions = options.max_sessions,
+          .chunk_tokens = options.chunk_tokens,
+          .logit_rows = options.logit_rows,
+          .draft_tokens = options.draft_tokens,
+          .num_threads = num_threads,
+          .compute = options.compute,
+          .kv_type = options.kv_type,
+          .tokenizer_bytes = tokenizer_bytes};
+}
+
+exec::CpuChoice CpusFor(const EngineOptions& options) {
+  exec::CpuChoice cpus =
+      exec::ChooseCpus(exec::ReadCpuTopology(exec::AffinityCpus()), options.num_threads);
+  if (options.oversubscribe) cpus.num_threads = options.num_threads;
+  return cpus;
+}
+
+}  // namespace
+
+Result<Forecast> MakeForecast(const EngineOptions& options) {
+  TAEL_ASSIGN_OR_RETURN(const auto model, model::Model::Open(options.model_path));
+  TAEL_ASSIGN_OR_RETURN(const auto tokenizer, tokenizer::Tokenizer::Create(model->file()));
+  const PlanRequest request =
+      RequestOf(options, CpusFor(options).num_threads, tokenizer->HeapBytes());
+  Forecast out;
+  TAEL_ASSIGN_OR_RETURN(out.plan, MakePlan(*model, request));
+  out.capacity = CapacityOf(*model, request, out.plan);
+  return out;
+}
+
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   std::unique_ptr<Engine> engine(new Engine());
   TAEL_ASSIGN_OR_RETURN(engine->model_, model::Model::Open(options.model_path));
   TAEL_ASSIGN_OR_RETURN(engine->tokenizer_, tokenizer::Tokenizer::Create(engine->model_->file()));
-  engine->cpus_ =
-      exec::ChooseCpus(exec::ReadCpuTopology(exec::AffinityCpus()), options.num_threads);
-  if (options.oversubscribe) engine->cpus_.num_threads = options.num_threads;
-  const PlanRequest request{.budget_bytes = options.budget_bytes,
-                            .context_length = options.context_length,
-                            .max_sessions = options.max_sessions,
-                            .chunk_tokens = options.chunk_tokens,
-                            .logit_rows = options.logit_rows,
-                            .draft_tokens = options.draft_tokens,
-                            .num_threads = engine->cpus_.num_threads,
-                            .compute = options.compute,
-                            .kv_type = options.kv_type,
-                            .tokenizer_bytes = engine->tokenizer_->HeapBytes()};
+  engine->cpus_ = CpusFor(options);
+  const PlanRequest request =
+      RequestOf(options, engine->cpus_.num_threads, engine->tokenizer_->HeapBytes());
   TAEL_ASSIGN_OR_RETURN(engine->plan_, MakePlan(*engine->model_, request));
   if (!engine->plan_.fits()) return DoesNotFit(engine->plan_);
   engine->budget_ = std::make_unique<mem::MemoryBudget>(engine->plan_.budget_bytes);

@@ -44,6 +44,14 @@ struct EngineOptions {
   std::optional<kernels::KvType> kv_type = {};  // none: f16, or f32 with kReference
 };
 
+// What Engine::Create() would do with these options, without reading a weight. Fails as Create()
+// does, but for kOutOfBudget: the plan tells.
+struct Forecast {
+  MemoryPlan plan;
+  Capacity capacity;
+};
+Result<Forecast> MakeForecast(const EngineOptions& options);
+
 class Session;
 
 class Engine {

@@ -48,78 +48,6 @@ uint64_t SlabBytes(const kv::Geometry& geometry) {
   return RoundUp<uint64_t>(CeilDiv(target, largest) * largest, mem::PageSize());
 }
 
-// Tokens that share a pass get the bits they would get alone only while they share the form of one
-// token's activations; f32 rows are always that.
-uint32_t DraftTokens(const PlanRequest& request) {
-  size_t most = std::min<size_t>(request.draft_tokens, Speculation::kMostDraft);
-  if (request.chunk_tokens != 0) most = std::min<size_t>(most, request.chunk_tokens - 1);
-  if (request.compute == exec::Compute::kFast) {
-    most = std::min(most, kernels::MaxExactTokens(kernels::Active().matmul) - 1);
-  }
-  return static_cast<uint32_t>(most);
-}
-
-// Sessions that decode together, and a token with its draft, go through the output matrix, the
-// largest of all, in one pass.
-uint32_t LogitRows(const PlanRequest& request, uint32_t chunk_tokens) {
-  const uint32_t most =
-      std::max({request.logit_rows, request.max_sessions, 1 + DraftTokens(request)});
-  return std::min(most, chunk_tokens);
-}
-
-// Slabs for `sessions` sequences of `context` tokens. A windowed group holds its window, the chunk
-// being computed and two partly used blocks at the ends.
-uint64_t KvCapacity(const MemoryPlan& plan, uint32_t context, uint32_t sessions) {
-  std::map<size_t, uint64_t> blocks;  // by block size: equal sizes share slabs
-  for (const kv::LayerGroup& group : plan.geometry.groups) {
-    uint64_t tokens = context;
-    if (group.shape.window != 0) {
-      tokens = std::min<uint64_t>(
-          tokens, uint64_t{group.shape.window} + plan.workspace.max_tokens + kernels::kBlockTokens);
-    }
-    blocks[group.block_bytes] += CeilDiv<uint64_t>(tokens, kernels::kBlockTokens) * sessions;
-  }
-  uint64_t slabs = 0;
-  for (const auto& [bytes, count] : blocks) {
-    slabs += CeilDiv(count, std::min<uint64_t>(64, plan.slab_bytes / bytes));
-  }
-  return slabs * plan.slab_bytes;
-}
-
-// The mapped file, or what is in memory of it while layers are streamed.
-uint64_t WeightsBytes(const model::Model& model, const MemoryPlan& plan) {
-  const uint64_t all = model.weights_bytes();
-  if (!plan.streams()) return all + model.weights().owned_bytes;
-  const model::WeightExtents extents = model::ExtentsOf(model.file(), plan.num_layers);
-  uint64_t bytes = extents.rest_bytes();
-  for (uint32_t i = 0; i < plan.resident_layers; ++i) bytes += extents.layer_bytes(i);
-  bytes += exec::WeightPager::kStreamedAtOnce * extents.largest_layer_bytes();
-  return std::min(bytes, all) + model.weights().owned_bytes;
-}
-
-void FillParts(const model::Model& model, const PlanRequest& request, uint32_t context,
-               MemoryPlan& plan) {
-  const auto set = [&](MemoryTag tag, uint64_t bytes) {
-    plan.parts[static_cast<size_t>(tag)] = bytes;
-  };
-  plan.context_length = context;
-  plan.workspace.max_context = context;
-  plan.kv_capacity_bytes = KvCapacity(plan, context, request.max_sessions);
-  set(MemoryTag::kWeights, WeightsBytes(model, plan));
-  set(MemoryTag::kKv,
-      plan.kv_capacity_bytes + plan.kv_capacity_bytes / plan.slab_bytes * kBookkeepingPerSlab);
-  set(MemoryTag::kActivations, exec::Workspace::PlanBytes(model, plan.workspace));
-  set(MemoryTag::kTokenizer, request.tokenizer_bytes);
-  // Page tables of the whole file stay, whatever is mapped of it.
-  set(MemoryTag::kKernel, 0);
-  uint64_t mapped = model.weights_bytes() + model.weights().owned_bytes;
-  for (uint64_t bytes : plan.parts) mapped += bytes;
-  mapped -= plan.part(MemoryTag::kWeights);
-  set(MemoryTag::kKernel, mapped / mem::PageSize() * 8);
-  plan.needed_bytes = 0;
-  for (uint64_t bytes : plan.parts) plan.needed_bytes += bytes;
-}
-
 // What the process occupies before anything is loaded, and some room.
 uint64_t RuntimeBytes(const model::Model& model, uint64_t tokenizer_bytes) {
   const auto memory = mem::ReadProcessMemory();
@@ -132,102 +60,223 @@ uint64_t RuntimeBytes(const model::Model& model, uint64_t tokenizer_bytes) {
   return heap + std::clamp(code, 2 * kMiB, 6 * kMiB) + kRuntimeHeadroom;
 }
 
-// The longest context that fits, in whole blocks, not below `least`.
-uint32_t LongestContext(const model::Model& model, const PlanRequest& request, uint32_t least,
-                        uint32_t most, MemoryPlan& plan) {
-  // Mostly all of it fits, and every try sizes the buffers of every matrix again.
-  FillParts(model, request, most, plan);
-  if (plan.fits()) return most;
-  uint32_t low = least, high = most - 1;
-  while (low < high) {
-    const uint32_t middle = low + (high - low + 1) / 2;
-    FillParts(model, request, middle, plan);
-    if (plan.fits()) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
+// Tokens that share a pass get the bits they would get alone only while they share the form of one
+// token's activations; f32 rows are always that.
+uint32_t DraftTokens(const PlanRequest& request) {
+  size_t most = std::min<size_t>(request.draft_tokens, Speculation::kMostDraft);
+  if (request.chunk_tokens != 0) most = std::min<size_t>(most, request.chunk_tokens - 1);
+  if (request.compute == exec::Compute::kFast) {
+    most = std::min(most, kernels::MaxExactTokens(kernels::Active().matmul) - 1);
   }
-  return std::max(least, low - low % uint32_t{kernels::kBlockTokens});
+  return static_cast<uint32_t>(most);
 }
 
 // Tokens per forward pass. More tokens share one unpacking of the weights (256 against 128: 4 %
 // faster prompts), but their activations must stay small beside what they serve.
 constexpr uint32_t kChunks[] = {256, 128, 64, 32};
 constexpr uint64_t kActivationShare = 16;  // of the budget, at most one part in so many
-
-// All sessions decode in one pass.
-uint32_t LeastChunk(const PlanRequest& request) {
-  uint32_t least = kChunks[0];
-  for (const uint32_t chunk : kChunks) {
-    if (chunk >= request.max_sessions) least = chunk;
-  }
-  return least;
-}
-
-void SetChunk(const PlanRequest& request, uint32_t chunk, MemoryPlan& plan) {
-  plan.workspace.max_tokens = chunk;
-  plan.workspace.logit_rows = LogitRows(request, chunk);
-}
-
-void ChooseChunk(const model::Model& model, const PlanRequest& request, uint32_t context,
-                 MemoryPlan& plan) {
-  if (request.chunk_tokens != 0) {
-    SetChunk(request, request.chunk_tokens, plan);
-    FillParts(model, request, context, plan);
-    return;
-  }
-  for (const uint32_t chunk : kChunks) {
-    if (chunk < LeastChunk(request)) return;
-    SetChunk(request, chunk, plan);
-    FillParts(model, request, context, plan);
-    const uint64_t activations = plan.part(MemoryTag::kActivations);
-    if (plan.fits() && activations <= plan.budget_bytes / kActivationShare) return;
-  }
-}
-
 // Longest context that is chosen for somebody whose weights are streamed: memory is better spent on
 // layers.
 constexpr uint32_t kStreamedContext = 2048;
+constexpr uint32_t kMostSessions = 4096;  // that anybody is told of
 
-// Keeps as many layers in memory as fit. Requires: plan.fits() with none of them.
-void ChooseResidentLayers(const model::Model& model, const PlanRequest& request, uint32_t context,
-                          MemoryPlan& plan) {
-  uint32_t low = 0, high = plan.num_layers - 1;
+// The largest n in [low, high] for which holds(n), given that it holds for low and that it does not
+// come back once it stopped.
+template <class Holds>
+uint32_t LargestThat(uint32_t low, uint32_t high, const Holds& holds) {
   while (low < high) {
-    plan.resident_layers = low + (high - low + 1) / 2;
-    FillParts(model, request, context, plan);
-    if (plan.fits()) {
-      low = plan.resident_layers;
+    const uint32_t middle = low + (high - low + 1) / 2;
+    if (holds(middle)) {
+      low = middle;
     } else {
-      high = plan.resident_layers - 1;
+      high = middle - 1;
     }
   }
-  plan.resident_layers = low;
-  FillParts(model, request, context, plan);
+  return low;
 }
 
-void SetLeastChunk(const PlanRequest& request, MemoryPlan& plan) {
-  SetChunk(request, request.chunk_tokens != 0 ? request.chunk_tokens : LeastChunk(request), plan);
-}
+// One plan in the making: what has been chosen so far is in plan_, and Fill() adds up its parts.
+class Planner {
+ public:
+  Planner(const model::Model& model, const PlanRequest& request)
+      : model_(model),
+        request_(request),
+        extents_(model::ExtentsOf(model.file(), model.description().num_layers)) {
+    const model::ModelDescription& m = model.description();
+    const bool reference = request.compute == exec::Compute::kReference;
+    plan_.max_sessions = request.max_sessions;
+    plan_.num_layers = plan_.resident_layers = m.num_layers;
+    plan_.draft_tokens = DraftTokens(request);
+    plan_.kv_type =
+        request.kv_type.value_or(reference ? kernels::KvType::kF32 : kernels::KvType::kF16);
+    plan_.geometry = GeometryOf(m, plan_.kv_type);
+    plan_.slab_bytes = SlabBytes(plan_.geometry);
+    plan_.workspace.num_threads = request.num_threads;
+    plan_.workspace.compute = request.compute;
+    Part(MemoryTag::kRuntime) = RuntimeBytes(model, request.tokenizer_bytes);
+    Part(MemoryTag::kTokenizer) = request.tokenizer_bytes;
+    plan_.budget_is_auto = request.budget_bytes == 0;
+    plan_.budget_bytes = plan_.budget_is_auto ? mem::AvailableBytes() : request.budget_bytes;
+  }
 
-// A plan that streams layers, where the budget has room for one; else the plan for all weights.
-void PlanStreamed(const model::Model& model, const PlanRequest& request, uint32_t least,
-                  MemoryPlan& plan) {
-  SetLeastChunk(request, plan);
-  plan.resident_layers = 0;
-  FillParts(model, request, least, plan);
-  if (!plan.fits()) {
-    plan.resident_layers = plan.num_layers;
-    return FillParts(model, request, least, plan);
+  // Chooses chunk, context and resident layers.
+  MemoryPlan Make() {
+    SetLeastChunk();
+    plan_.min_streamed_bytes = NeededWith(0, LeastContext());
+    plan_.min_budget_bytes = NeededWith(plan_.num_layers, LeastContext());
+    if (!plan_.fits()) {
+      Stream();
+    } else {
+      ChooseChunk();
+      if (request_.context_length == 0) ChooseContext(model_.description().trained_context);
+    }
+    return plan_;
   }
-  uint32_t context = least;
-  if (request.context_length == 0) {
-    const uint32_t most = std::min(kStreamedContext, model.description().trained_context);
-    context = most > least ? LongestContext(model, request, least, most, plan) : least;
+
+  Capacity MakeCapacity(const MemoryPlan& made) {
+    plan_ = made;
+    const auto holds_context = [&](uint32_t context) { return Fill(context).fits(); };
+    const auto holds_sessions = [&](uint32_t sessions) {
+      plan_.max_sessions = sessions;
+      SetChunk(std::max(made.workspace.max_tokens, LeastChunk()));
+      return Fill(made.context_length).fits();
+    };
+    if (!made.fits()) return {};
+    const uint32_t most = model_.description().trained_context;
+    return {.max_context = LargestThat(made.context_length, most, holds_context),
+            .max_sessions = LargestThat(made.max_sessions, kMostSessions, holds_sessions)};
   }
-  ChooseResidentLayers(model, request, context, plan);
-}
+
+ private:
+  uint64_t& Part(MemoryTag tag) { return plan_.parts[static_cast<size_t>(tag)]; }
+
+  uint32_t LeastContext() const {
+    if (request_.context_length != 0) return request_.context_length;
+    return std::min(kMinContext, model_.description().trained_context);
+  }
+
+  // Slabs for all sessions. A windowed group holds its window, the chunk being computed and two
+  // partly used blocks at the ends.
+  uint64_t KvCapacity(uint32_t context) const {
+    std::map<size_t, uint64_t> blocks;  // by block size: equal sizes share slabs
+    for (const kv::LayerGroup& group : plan_.geometry.groups) {
+      uint64_t tokens = context;
+      if (group.shape.window != 0) {
+        tokens = std::min<uint64_t>(tokens, uint64_t{group.shape.window} +
+                                                plan_.workspace.max_tokens + kernels::kBlockTokens);
+      }
+      blocks[group.block_bytes] +=
+          CeilDiv<uint64_t>(tokens, kernels::kBlockTokens) * plan_.max_sessions;
+    }
+    uint64_t slabs = 0;
+    for (const auto& [bytes, count] : blocks) {
+      slabs += CeilDiv(count, std::min<uint64_t>(64, plan_.slab_bytes / bytes));
+    }
+    return slabs * plan_.slab_bytes;
+  }
+
+  // The mapped file, or what is in memory of it while layers are streamed.
+  uint64_t WeightsBytes() const {
+    uint64_t bytes = model_.weights_bytes();
+    if (plan_.streams()) {
+      uint64_t streamed = extents_.rest_bytes();
+      for (uint32_t i = 0; i < plan_.resident_layers; ++i) streamed += extents_.layer_bytes(i);
+      streamed += exec::WeightPager::kStreamedAtOnce * extents_.largest_layer_bytes();
+      bytes = std::min(bytes, streamed);
+    }
+    return bytes + model_.weights().owned_bytes;
+  }
+
+  const MemoryPlan& Fill(uint32_t context) {
+    plan_.context_length = context;
+    plan_.workspace.max_context = context;
+    plan_.kv_capacity_bytes = KvCapacity(context);
+    Part(MemoryTag::kWeights) = WeightsBytes();
+    Part(MemoryTag::kKv) =
+        plan_.kv_capacity_bytes + plan_.kv_capacity_bytes / plan_.slab_bytes * kBookkeepingPerSlab;
+    Part(MemoryTag::kActivations) = exec::Workspace::PlanBytes(model_, plan_.workspace);
+    Part(MemoryTag::kKernel) = 0;
+    const uint64_t parts = Sum();
+    // Page tables of the whole file stay, whatever is mapped of it.
+    const uint64_t mapped = parts - Part(MemoryTag::kWeights) + model_.weights_bytes();
+    Part(MemoryTag::kKernel) = mapped / mem::PageSize() * 8;
+    plan_.needed_bytes = Sum();
+    return plan_;
+  }
+
+  uint64_t Sum() const {
+    uint64_t bytes = 0;
+    for (const uint64_t part : plan_.parts) bytes += part;
+    return bytes;
+  }
+
+  uint64_t NeededWith(uint32_t resident_layers, uint32_t context) {
+    plan_.resident_layers = resident_layers;
+    return Fill(context).needed_bytes;
+  }
+
+  // Sessions that decode together, and a token with its draft, do so in one pass, and go through
+  // the output matrix, the largest of all, in one.
+  void SetChunk(uint32_t chunk) {
+    const uint32_t rows =
+        std::max({request_.logit_rows, plan_.max_sessions, 1 + plan_.draft_tokens});
+    plan_.workspace.max_tokens = chunk;
+    plan_.workspace.logit_rows = std::min(rows, chunk);
+  }
+
+  uint32_t LeastChunk() const {
+    uint32_t least = kChunks[0];
+    for (const uint32_t chunk : kChunks) {
+      if (chunk >= plan_.max_sessions) least = chunk;
+    }
+    return least;
+  }
+
+  void SetLeastChunk() {
+    SetChunk(request_.chunk_tokens != 0 ? request_.chunk_tokens : LeastChunk());
+  }
+
+  // The longest chunk whose activations are a small part of the budget.
+  void ChooseChunk() {
+    for (const uint32_t chunk : kChunks) {
+      if (request_.chunk_tokens != 0 || chunk < LeastChunk()) break;
+      SetChunk(chunk);
+      Fill(LeastContext());
+      const uint64_t allowed = plan_.budget_bytes / kActivationShare;
+      if (plan_.fits() && plan_.part(MemoryTag::kActivations) <= allowed) break;
+    }
+  }
+
+  // The longest context up to `most` that fits, in whole blocks.
+  void ChooseContext(uint32_t most) {
+    // Mostly all of it fits, and every try sizes the buffers of every matrix again.
+    if (most <= LeastContext() || Fill(most).fits()) return;
+    const uint32_t context =
+        LargestThat(LeastContext(), most, [&](uint32_t n) { return Fill(n).fits(); });
+    Fill(std::max(LeastContext(), context - context % uint32_t{kernels::kBlockTokens}));
+  }
+
+  // Streams layers, where the budget has room for that; else leaves the plan for all weights.
+  void Stream() {
+    if (NeededWith(0, LeastContext()) > plan_.budget_bytes) {
+      NeededWith(plan_.num_layers, LeastContext());
+      return;
+    }
+    if (request_.context_length == 0) {
+      ChooseContext(std::min(kStreamedContext, model_.description().trained_context));
+    }
+    const uint32_t context = plan_.context_length;
+    const uint32_t resident = LargestThat(0, plan_.num_layers - 1, [&](uint32_t layers) {
+      return NeededWith(layers, context) <= plan_.budget_bytes;
+    });
+    NeededWith(resident, context);
+  }
+
+  const model::Model& model_;
+  const PlanRequest& request_;
+  const model::WeightExtents extents_;
+  MemoryPlan plan_;
+};
 
 }  // namespace
 
@@ -244,46 +293,29 @@ std::string MemoryPlan::Breakdown() const {
 }
 
 Result<MemoryPlan> MakePlan(const model::Model& model, const PlanRequest& request) {
-  const model::ModelDescription& m = model.description();
-  if (request.context_length > m.trained_context) {
+  const uint32_t trained = model.description().trained_context;
+  if (request.context_length > trained) {
     return Error{ErrorCode::kInvalidArgument, "context is longer than the model was trained for",
                  std::to_string(request.context_length) + " tokens asked for, trained for " +
-                     std::to_string(m.trained_context)};
+                     std::to_string(trained)};
   }
-  const bool reference = request.compute == exec::Compute::kReference;
-  MemoryPlan plan;
-  plan.max_sessions = request.max_sessions;
-  plan.num_layers = m.num_layers;
-  plan.draft_tokens = DraftTokens(request);
-  plan.kv_type =
-      request.kv_type.value_or(reference ? kernels::KvType::kF32 : kernels::KvType::kF16);
-  plan.geometry = GeometryOf(m, plan.kv_type);
-  plan.slab_bytes = SlabBytes(plan.geometry);
-  plan.workspace.num_threads = request.num_threads;
-  plan.workspace.compute = request.compute;
-  plan.parts[static_cast<size_t>(MemoryTag::kRuntime)] =
-      RuntimeBytes(model, request.tokenizer_bytes);
-  plan.budget_is_auto = request.budget_bytes == 0;
-  plan.budget_bytes = plan.budget_is_auto ? mem::AvailableBytes() : request.budget_bytes;
+  return Planner(model, request).Make();
+}
 
-  const bool asked = request.context_length != 0;
-  const uint32_t least = asked ? request.context_length : std::min(kMinContext, m.trained_context);
-  SetLeastChunk(request, plan);
-  plan.resident_layers = 0;
-  FillParts(model, request, least, plan);
-  plan.min_streamed_bytes = plan.needed_bytes;
-  plan.resident_layers = plan.num_layers;
-  FillParts(model, request, least, plan);
-  plan.min_budget_bytes = plan.needed_bytes;
-  if (!plan.fits()) {
-    PlanStreamed(model, request, least, plan);
-    return plan;
+Capacity CapacityOf(const model::Model& model, const PlanRequest& request, const MemoryPlan& plan) {
+  return Planner(model, request).MakeCapacity(plan);
+}
+
+KvShape KvShapeOf(const MemoryPlan& plan, uint64_t bytes) {
+  KvShape shape;
+  uint64_t row_bytes = 0;
+  for (const kv::LayerGroup& group : plan.geometry.groups) {
+    shape.block_bytes = std::max<uint64_t>(shape.block_bytes, group.block_bytes);
+    row_bytes += group.block_bytes;
   }
-  ChooseChunk(model, request, least, plan);
-  if (asked) return plan;
-  const uint32_t context = LongestContext(model, request, least, m.trained_context, plan);
-  if (plan.context_length != context) FillParts(model, request, context, plan);
-  return plan;
+  shape.blocks = bytes / shape.block_bytes;
+  shape.rows = bytes / row_bytes;
+  return shape;
 }
 
 Error DoesNotFit(const MemoryPlan& plan) {

@@ -62,6 +62,22 @@ struct MemoryPlan {
 // Fails: kInvalidArgument for a context of more tokens than the model was trained for.
 Result<MemoryPlan> MakePlan(const model::Model& model, const PlanRequest& request);
 
+// How far the budget of a plan reaches; zeros for one that does not fit.
+struct Capacity {
+  uint32_t max_context = 0;   // longest, with the plan's number of sessions
+  uint32_t max_sessions = 0;  // most, of the plan's context each
+};
+Capacity CapacityOf(const model::Model& model, const PlanRequest& request, const MemoryPlan& plan);
+
+// What `bytes` of KV hold. Blocks are counted at the size of the largest group's; a row is 16
+// tokens of all layers.
+struct KvShape {
+  uint64_t block_bytes = 0;
+  uint64_t blocks = 0;
+  uint64_t rows = 0;
+};
+KvShape KvShapeOf(const MemoryPlan& plan, uint64_t bytes);
+
 // kOutOfBudget, naming every part and the smallest budget that works.
 Error DoesNotFit(const MemoryPlan& plan);
 
