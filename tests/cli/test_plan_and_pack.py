@@ -5,7 +5,6 @@ import unittest
 
 from harness import Case, run, tiny
 
-
 KEYS = {"fits", "fits_streamed", "min_budget_bytes", "min_streamed_bytes", "budget_bytes", "parts",
         "max_ctx", "max_sessions", "block_bytes", "blocks"}
 
