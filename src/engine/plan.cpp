@@ -38,12 +38,18 @@ kv::Geometry GeometryOf(const model::ModelDescription& m, kernels::KvType type) 
   return kv::MakeGeometry(layers, kernels::Active());
 }
 
-uint64_t SlabBytes(const kv::Geometry& geometry) {
+// From this budget on KV lies on pages of 2 MiB: paging then costs attention nothing that can be
+// measured (bench/paging_bench.cpp), and the unused ends of some of them are no loss.
+constexpr uint64_t kLargePageBudget = uint64_t{1} << 30;
+
+uint64_t SlabBytes(const kv::Geometry& geometry, uint64_t budget_bytes) {
   uint64_t largest = 0, smallest = kTargetSlabBytes;
   for (const kv::LayerGroup& group : geometry.groups) {
     largest = std::max<uint64_t>(largest, group.block_bytes);
     smallest = std::min<uint64_t>(smallest, group.block_bytes);
   }
+  const uint64_t large_page = mem::LargePageBytes();
+  if (budget_bytes >= kLargePageBudget && large_page >= 16 * largest) return large_page;
   const uint64_t target = std::max(4 * largest, std::min(kTargetSlabBytes, 64 * smallest));
   return RoundUp<uint64_t>(CeilDiv(target, largest) * largest, mem::PageSize());
 }
@@ -110,13 +116,13 @@ class Planner {
     plan_.kv_type =
         request.kv_type.value_or(reference ? kernels::KvType::kF32 : kernels::KvType::kF16);
     plan_.geometry = GeometryOf(m, plan_.kv_type);
-    plan_.slab_bytes = SlabBytes(plan_.geometry);
     plan_.workspace.num_threads = request.num_threads;
     plan_.workspace.compute = request.compute;
     Part(MemoryTag::kRuntime) = RuntimeBytes(model, request.tokenizer_bytes);
     Part(MemoryTag::kTokenizer) = request.tokenizer_bytes;
     plan_.budget_is_auto = request.budget_bytes == 0;
     plan_.budget_bytes = plan_.budget_is_auto ? mem::AvailableBytes() : request.budget_bytes;
+    plan_.slab_bytes = SlabBytes(plan_.geometry, plan_.budget_bytes);
   }
 
   // Chooses chunk, context and resident layers.
