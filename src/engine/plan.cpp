@@ -41,15 +41,14 @@ kv::Geometry GeometryOf(const model::ModelDescription& m, kernels::KvType type) 
 // From this budget on KV lies on pages of 2 MiB: paging then costs attention nothing that can be
 // measured (bench/paging_bench.cpp), and the unused ends of some of them are no loss.
 constexpr uint64_t kLargePageBudget = uint64_t{1} << 30;
+constexpr uint64_t kBlocksPerLargePage = 16;  // at least, or the ends of pages are wasted
 
-uint64_t SlabBytes(const kv::Geometry& geometry, uint64_t budget_bytes) {
+uint64_t SlabBytes(const kv::Geometry& geometry) {
   uint64_t largest = 0, smallest = kTargetSlabBytes;
   for (const kv::LayerGroup& group : geometry.groups) {
     largest = std::max<uint64_t>(largest, group.block_bytes);
     smallest = std::min<uint64_t>(smallest, group.block_bytes);
   }
-  const uint64_t large_page = mem::LargePageBytes();
-  if (budget_bytes >= kLargePageBudget && large_page >= 16 * largest) return large_page;
   const uint64_t target = std::max(4 * largest, std::min(kTargetSlabBytes, 64 * smallest));
   return RoundUp<uint64_t>(CeilDiv(target, largest) * largest, mem::PageSize());
 }
@@ -122,7 +121,7 @@ class Planner {
     Part(MemoryTag::kTokenizer) = request.tokenizer_bytes;
     plan_.budget_is_auto = request.budget_bytes == 0;
     plan_.budget_bytes = plan_.budget_is_auto ? mem::AvailableBytes() : request.budget_bytes;
-    plan_.slab_bytes = SlabBytes(plan_.geometry, plan_.budget_bytes);
+    plan_.slab_bytes = SlabBytes(plan_.geometry);
   }
 
   // Chooses chunk, context and resident layers.
@@ -133,6 +132,7 @@ class Planner {
     if (!plan_.fits()) {
       Stream();
     } else {
+      TryLargePages();
       ChooseChunk();
       if (request_.context_length == 0) ChooseContext(model_.description().trained_context);
     }
@@ -240,6 +240,19 @@ class Planner {
 
   void SetLeastChunk() {
     SetChunk(request_.chunk_tokens != 0 ? request_.chunk_tokens : LeastChunk());
+  }
+
+  void TryLargePages() {
+    const uint64_t small = plan_.slab_bytes, large = mem::LargePageBytes();
+    uint64_t largest = 0;
+    for (const kv::LayerGroup& group : plan_.geometry.groups) {
+      largest = std::max<uint64_t>(largest, group.block_bytes);
+    }
+    if (plan_.budget_bytes < kLargePageBudget || large < kBlocksPerLargePage * largest) return;
+    plan_.slab_bytes = large;
+    if (Fill(LeastContext()).fits()) return;
+    plan_.slab_bytes = small;
+    Fill(LeastContext());
   }
 
   // The longest chunk whose activations are a small part of the budget.
