@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <system_error>
 
 #include "base/checked.h"
+#include "base/fault.h"
 
 namespace tael::exec {
 namespace {
@@ -89,6 +91,7 @@ Result<std::unique_ptr<ThreadTeam>> ThreadTeam::Create(size_t num_threads, std::
   team->workers_.reserve(num_threads - 1);
   for (size_t i = 1; i < num_threads; ++i) {
     try {
+      if (FaultHere(FaultKind::kThread)) throw std::system_error(EAGAIN, std::generic_category());
       team->workers_.emplace_back([raw = team.get(), i] { raw->WorkerLoop(i); });
     } catch (const std::system_error&) {
       return Error{ErrorCode::kIo, "cannot start a thread",

@@ -1,8 +1,11 @@
 #include "exec/weight_pager.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <system_error>
 #include <utility>
+
+#include "base/fault.h"
 
 namespace tael::exec {
 
@@ -18,9 +21,11 @@ Result<std::unique_ptr<WeightPager>> WeightPager::Create(const mem::FileMapping&
                                                          uint32_t resident_layers) {
   std::unique_ptr<WeightPager> pager(new WeightPager(mapping, std::move(extents), resident_layers));
   try {
+    if (FaultHere(FaultKind::kThread)) throw std::system_error(EAGAIN, std::generic_category());
     pager->thread_ = std::thread([raw = pager.get()] { raw->Work(); });
   } catch (const std::system_error&) {
-    return Error{ErrorCode::kIo, "cannot start the thread that reads weights", ""};
+    return Error{ErrorCode::kIo, "cannot start the thread that reads weights",
+                 "the system has no room for another thread; raise its limit (ulimit -u)"};
   }
   return pager;
 }

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/fault.h"
 
 namespace tael::mem {
 namespace {
@@ -48,6 +49,24 @@ class FileDescriptor {
   int fd_;
 };
 
+int OpenForReading(const std::string& path) {
+  if (FaultHere(FaultKind::kRead)) {
+    errno = EMFILE;
+    return -1;
+  }
+  // O_NONBLOCK: opening a FIFO must not wait for a writer.
+  return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+}
+
+// mmap of the house: MAP_FAILED, with errno, when the system or a test says no.
+void* Map(void* at, size_t bytes, int protection, int flags, int fd) {
+  if (FaultHere(FaultKind::kMap)) {
+    errno = ENOMEM;
+    return MAP_FAILED;
+  }
+  return ::mmap(at, bytes, protection, flags, fd, 0);
+}
+
 Error OpenError(const std::string& path, int error) {
   if (error == ENOENT || error == ENOTDIR) {
     return Error{ErrorCode::kNotFound, "no such file", "\"" + path + "\""};
@@ -67,7 +86,7 @@ Result<size_t> ReadableSize(int fd, const std::string& path) {
   }
   if (info.st_size <= 0) return Error{ErrorCode::kIo, "the file is empty", "\"" + path + "\""};
   char byte = 0;
-  const ssize_t got = ::pread(fd, &byte, 1, 0);
+  const ssize_t got = FaultHere(FaultKind::kRead) ? -1 : ::pread(fd, &byte, 1, 0);
   if (got < 0) return IoError("cannot read", path, errno);
   if (got == 0) return Error{ErrorCode::kIo, "the file is empty", "\"" + path + "\""};
   return static_cast<size_t>(info.st_size);
@@ -121,8 +140,7 @@ void SetPageSizeForTest(size_t bytes) {
 }
 
 Result<FileMapping> FileMapping::Open(const std::string& path) {
-  // O_NONBLOCK: opening a FIFO must not wait for a writer.
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const FileDescriptor file(OpenForReading(path));
   if (file.get() < 0) return OpenError(path, errno);
   TAEL_ASSIGN_OR_RETURN(const size_t size, ReadableSize(file.get(), path));
   const size_t page = SystemPageSize();
@@ -134,14 +152,14 @@ Result<FileMapping> FileMapping::Open(const std::string& path) {
   // modulo the page, the bytes after its end belong to us and are zero.
   const size_t mapped = RoundUp(size + kReadSlack, page);
   void* const base =
-      ::mmap(nullptr, mapped, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      Map(nullptr, mapped, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
   if (base == MAP_FAILED) return IoError("cannot map", path, errno);
   FileMapping out;
   out.data_ = static_cast<const std::byte*>(base);
   out.size_ = size;
   out.mapped_ = mapped;
   out.path_ = path;
-  if (::mmap(base, size, PROT_READ, MAP_SHARED | MAP_FIXED, file.get(), 0) == MAP_FAILED) {
+  if (Map(base, size, PROT_READ, MAP_SHARED | MAP_FIXED, file.get()) == MAP_FAILED) {
     return IoError("cannot map", path, errno);
   }
   TAEL_ASSIGN_OR_RETURN(out.guard_, BusGuard::Create(out.data_, RoundUp(size, page)));
@@ -194,7 +212,7 @@ void FileMapping::Evict() const {
   if (size_ == 0) return;
   // The last page is the file's alone, whatever its size is.
   ::madvise(const_cast<std::byte*>(data_), RoundUp(size_, SystemPageSize()), MADV_DONTNEED);
-  const FileDescriptor file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const FileDescriptor file(OpenForReading(path_));
   if (file.get() >= 0) ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
 }
 
@@ -221,8 +239,8 @@ Result<AnonymousMapping> AnonymousMapping::Create(size_t bytes, size_t alignment
       padded ? CheckedAdd(*padded, SystemPageSize() - 1) : std::nullopt;
   const size_t mapped = rounded ? *rounded / SystemPageSize() * SystemPageSize() : 0;
   void* const base = mapped == 0 ? MAP_FAILED
-                                 : ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
-                                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+                                 : Map(nullptr, mapped, PROT_READ | PROT_WRITE,
+                                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
   if (base == MAP_FAILED) {
     return Error{ErrorCode::kIo, "the address space has no room",
                  std::to_string(bytes) + " bytes aligned to " + std::to_string(align)};

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/fault.h"
 
 namespace tael::mem {
 namespace {
@@ -83,6 +84,9 @@ void Reservation::Reset() {
 MemoryBudget::~MemoryBudget() { TAEL_CHECK(reserved_bytes() == 0); }
 
 Result<Reservation> MemoryBudget::Reserve(MemoryTag tag, uint64_t bytes) {
+  if (FaultHere(FaultKind::kReserve)) {
+    return Error{ErrorCode::kOutOfBudget, kTagTexts[Index(tag)].refusal, {}};
+  }
   const uint64_t cap = limit_ != 0 ? limit_ : std::numeric_limits<uint64_t>::max();
   // Acquire pairs with the release in Release(): whoever is granted bytes sees them unmapped.
   uint64_t total = reserved_.load(std::memory_order_relaxed);

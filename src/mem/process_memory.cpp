@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/checked.h"
+#include "base/fault.h"
 
 namespace tael::mem {
 namespace {
@@ -40,7 +41,7 @@ Result<uint64_t> FindKilobytes(std::string_view text, std::string_view name) {
 template <class Parse>
 auto ReadProc(const char* path, Parse parse) -> decltype(parse(std::string_view())) {
   std::array<char, 8192> buffer;
-  const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
+  const int fd = FaultHere(FaultKind::kRead) ? -1 : ::open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
     return Error{ErrorCode::kIo, "cannot open", std::string(path) + ": " + std::strerror(errno)};
   }
@@ -65,6 +66,9 @@ Result<ProcessMemory> ParseProcStatus(std::string_view text) {
   TAEL_ASSIGN_OR_RETURN(out.rss_anon_bytes, FindKilobytes(text, "RssAnon"));
   TAEL_ASSIGN_OR_RETURN(out.rss_file_bytes, FindKilobytes(text, "RssFile"));
   TAEL_ASSIGN_OR_RETURN(out.rss_shmem_bytes, FindKilobytes(text, "RssShmem"));
+  TAEL_ASSIGN_OR_RETURN(const uint64_t program, FindKilobytes(text, "VmExe"));
+  TAEL_ASSIGN_OR_RETURN(const uint64_t libraries, FindKilobytes(text, "VmLib"));
+  out.text_bytes = program + libraries;
   return out;
 }
 

@@ -15,6 +15,7 @@ struct ProcessMemory {
   uint64_t rss_anon_bytes = 0;   // heap, stacks, anonymous mappings
   uint64_t rss_file_bytes = 0;   // resident pages of mapped files (weights, code)
   uint64_t rss_shmem_bytes = 0;  // resident pages of shared memory (memfd)
+  uint64_t text_bytes = 0;       // code of the program and its libraries, resident or not
 };
 
 // Fails: kIo when /proc is not there, kMalformed when it lacks a field.

@@ -15,11 +15,12 @@ using ::testing::HasSubstr;
 TEST(ProcessMemory, ReadsTheFieldsOfProcStatusInBytes) {
   const Result<ProcessMemory> memory = ParseProcStatus(
       "Name:\ttael\nVmRSS:\t   999 kB\nRssAnon:\t     100 kB\nRssFile:\t    2000 kB\n"
-      "RssShmem:\t       3 kB\nVmData:\t 1 kB");
+      "RssShmem:\t       3 kB\nVmData:\t 1 kB\nVmExe:\t  5 kB\nVmLib:\t 7 kB\n");
   ASSERT_TRUE(memory) << memory.error().Message();
   EXPECT_EQ(memory->rss_anon_bytes, 100u * 1024);
   EXPECT_EQ(memory->rss_file_bytes, 2000u * 1024);
   EXPECT_EQ(memory->rss_shmem_bytes, 3u * 1024);
+  EXPECT_EQ(memory->text_bytes, 12u * 1024);
 }
 
 TEST(ProcessMemory, PssIsNotPssAnon) {
