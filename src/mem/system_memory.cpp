@@ -32,24 +32,43 @@ std::optional<uint64_t> ReadField(const std::string& path, std::string_view key)
   return std::nullopt;
 }
 
-// What is left in one cgroup folder: limit - usage + inactive file pages (they are given back
-// before anybody is killed).
-std::optional<uint64_t> LeftIn(const std::string& folder, const char* limit_file,
-                               const char* usage_file, const char* inactive_key) {
-  const auto limit = ReadNumber(folder + "/" + limit_file);
-  const auto usage = ReadNumber(folder + "/" + usage_file);
+// The names that a version of cgroups has for its files, and for the fields of memory.stat.
+struct CgroupNames {
+  const char* limit;
+  const char* usage;
+  const char* inactive_file;
+  const char* active_file;
+  const char* mapped_file;
+};
+constexpr CgroupNames kV1 = {"memory.limit_in_bytes", "memory.usage_in_bytes",
+                             "total_inactive_file", "total_active_file", "total_mapped_file"};
+constexpr CgroupNames kV2 = {"memory.max", "memory.current", "inactive_file", "active_file",
+                             "file_mapped"};
+
+// File pages that are given back before anybody is killed: the inactive ones, and of the active
+// ones those that no process has mapped. A model that was used twice is active, and stays so when
+// its process has ended: without it, the next one would find the cgroup full of what it came for.
+uint64_t FreeFileBytes(const std::string& folder, const CgroupNames& names) {
+  const std::string stat = folder + "/memory.stat";
+  const uint64_t inactive = ReadField(stat, names.inactive_file).value_or(0);
+  const uint64_t active = ReadField(stat, names.active_file).value_or(0);
+  const uint64_t mapped = ReadField(stat, names.mapped_file).value_or(active);
+  return inactive + active - std::min(active, mapped);
+}
+
+// What is left in one cgroup folder.
+std::optional<uint64_t> LeftIn(const std::string& folder, const CgroupNames& names) {
+  const auto limit = ReadNumber(folder + "/" + names.limit);
+  const auto usage = ReadNumber(folder + "/" + names.usage);
   if (!limit || !usage) return std::nullopt;
-  const uint64_t inactive = ReadField(folder + "/memory.stat", inactive_key).value_or(0);
-  const uint64_t used = *usage - std::min(*usage, inactive);
+  const uint64_t used = *usage - std::min(*usage, FreeFileBytes(folder, names));
   return *limit - std::min(*limit, used);
 }
 
 // The tightest of a group and its ancestors.
 void NarrowBy(const std::string& mount, std::string group, bool v2, uint64_t& left) {
   while (true) {
-    const auto here = v2 ? LeftIn(mount + group, "memory.max", "memory.current", "inactive_file")
-                         : LeftIn(mount + group, "memory.limit_in_bytes", "memory.usage_in_bytes",
-                                  "total_inactive_file");
+    const auto here = LeftIn(mount + group, v2 ? kV2 : kV1);
     if (here) left = std::min(left, *here);
     if (group.empty() || group == "/") return;
     group.resize(group.rfind('/'));
