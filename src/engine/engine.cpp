@@ -83,7 +83,7 @@ Status Engine::Reserve() {
   TAEL_ASSIGN_OR_RETURN(kernel_, reserve(MemoryTag::kKernel));
   TAEL_ASSIGN_OR_RETURN(tokenizer_bytes_, reserve(MemoryTag::kTokenizer));
   TAEL_ASSIGN_OR_RETURN(weights_, reserve(MemoryTag::kWeights));
-  runtime_.SetUsed(runtime_.bytes());
+  runtime_.SetUsed(runtime_.bytes() - kRuntimeHeadroom);
   kernel_.SetUsed(kernel_.bytes());
   tokenizer_bytes_.SetUsed(tokenizer_bytes_.bytes());
   return {};

@@ -19,8 +19,20 @@ namespace {
 using mem::MemoryTag;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-// Heap that is too small for the ledger: JSON, strings, tables of blocks.
-constexpr uint64_t kRuntimeHeadroom = 2 * kMiB;
+constexpr uint64_t kKiB = uint64_t{1} << 10;
+// Heap that is too small for the ledger: JSON, strings, tables of blocks. At least this much is
+// planned, so that two runs plan the same although what they measure differs a little.
+constexpr uint64_t kLeastHeap = 512 * kKiB;
+// Of a thread: the touched end of its stack and its heap of small things.
+constexpr uint64_t kStackBytes = 64 * kKiB;
+// Code of a process that is more than this program, of which we shall not use all.
+constexpr uint64_t kMostCode = 8 * kMiB;
+// Charged to a cgroup for a process besides its page tables: descriptors, the index of the page
+// cache (190 kB measured with three threads); and for a thread: its kernel stack and task.
+constexpr uint64_t kKernelBytes = 160 * kKiB;
+constexpr uint64_t kKernelThreadBytes = 32 * kKiB;
+// The thread that reads weights ahead.
+constexpr uint64_t kOtherThreads = 1;
 // Shortest context that is worth starting for.
 constexpr uint32_t kMinContext = 256;
 constexpr uint64_t kTargetSlabBytes = kMiB;
@@ -53,16 +65,19 @@ uint64_t SlabBytes(const kv::Geometry& geometry) {
   return RoundUp<uint64_t>(CeilDiv(target, largest) * largest, mem::PageSize());
 }
 
-// What the process occupies before anything is loaded, and some room.
-uint64_t RuntimeBytes(const model::Model& model, uint64_t tokenizer_bytes) {
+// What the process occupies besides what the ledger names: code, stacks, small heap. Code counts as
+// if nobody shared the libraries, and all of it: what is resident now depends on who ran before.
+uint64_t RuntimeBytes(const model::Model& model, const PlanRequest& request) {
   const auto memory = mem::ReadProcessMemory();
-  if (!memory) return 8 * kMiB;
+  if (!memory) return kMostCode + kLeastHeap + kRuntimeHeadroom;
   // The vocabulary's tables are loaded already and have a line of their own.
-  const uint64_t heap = memory->rss_anon_bytes - std::min(memory->rss_anon_bytes, tokenizer_bytes);
+  const uint64_t heap =
+      memory->rss_anon_bytes - std::min(memory->rss_anon_bytes, request.tokenizer_bytes);
   // Pages of the model that parsing has touched are counted as weights already.
-  const uint64_t code =
+  const uint64_t resident =
       memory->rss_file_bytes - std::min(memory->rss_file_bytes, model.weights_bytes());
-  return heap + std::clamp(code, 2 * kMiB, 6 * kMiB) + kRuntimeHeadroom;
+  return std::min(memory->text_bytes, std::max(resident, kMostCode)) + std::max(heap, kLeastHeap) +
+         (request.num_threads + kOtherThreads) * kStackBytes + kRuntimeHeadroom;
 }
 
 // Tokens that share a pass get the bits they would get alone only while they share the form of one
@@ -117,7 +132,7 @@ class Planner {
     plan_.geometry = GeometryOf(m, plan_.kv_type);
     plan_.workspace.num_threads = request.num_threads;
     plan_.workspace.compute = request.compute;
-    Part(MemoryTag::kRuntime) = RuntimeBytes(model, request.tokenizer_bytes);
+    Part(MemoryTag::kRuntime) = RuntimeBytes(model, request);
     Part(MemoryTag::kTokenizer) = request.tokenizer_bytes;
     plan_.budget_is_auto = request.budget_bytes == 0;
     plan_.budget_bytes = plan_.budget_is_auto ? mem::AvailableBytes() : request.budget_bytes;
@@ -205,7 +220,8 @@ class Planner {
     const uint64_t parts = Sum();
     // Page tables of the whole file stay, whatever is mapped of it.
     const uint64_t mapped = parts - Part(MemoryTag::kWeights) + model_.weights_bytes();
-    Part(MemoryTag::kKernel) = mapped / mem::PageSize() * 8;
+    Part(MemoryTag::kKernel) = mapped / mem::PageSize() * 8 + kKernelBytes +
+                               (request_.num_threads + kOtherThreads) * kKernelThreadBytes;
     plan_.needed_bytes = Sum();
     return plan_;
   }

@@ -17,6 +17,9 @@
 
 namespace tael::engine {
 
+// Of the part `runtime`, what is there for small heap that a request may want: reserved, not used.
+inline constexpr uint64_t kRuntimeHeadroom = uint64_t{768} << 10;
+
 struct PlanRequest {
   uint64_t budget_bytes = 0;    // 0: what the system can spare
   uint32_t context_length = 0;  // 0: min(trained, what fits)

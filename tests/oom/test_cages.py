@@ -1,0 +1,48 @@
+"""The budget is a promise: in a memory cgroup as large as the budget nothing is killed, and PSS
+stays below it in every sample. At full length: scripts/verify 5 cages."""
+
+import unittest
+
+import cage
+import caged
+import support
+
+
+class ACage(support.Case):
+    """The cage itself: a test that cannot fail would prove nothing."""
+
+    def test_kills_who_takes_more(self):
+        with cage.Cage(32 << 20) as made:
+            outcome = made.run(["python3", "-c", "x = bytearray(64 << 20)"])
+        self.assertTrue(outcome.killed, outcome)
+
+    def test_sees_what_is_taken(self):
+        take = "import time; x = bytearray(24 << 20); time.sleep(0.3)"
+        with cage.Cage(64 << 20) as made:
+            outcome = made.run(["python3", "-c", take])
+        self.assertFalse(outcome.killed, outcome)
+        self.assertEqual(outcome.code, 0, outcome)
+        self.assertGreater(outcome.peak_pss, 24 << 20)
+        self.assertGreater(len(outcome.samples), 10)
+
+
+class Budgets(support.Case):
+    def keeps_its_promises(self, model, load):
+        for name, budget in caged.budgets(model, load).items():
+            with self.subTest(budget=name):
+                outcome = caged.run(model, load, budget)
+                self.assertEqual(caged.broken_promises(outcome, load, model), [], outcome)
+
+    def test_hold_for_tiny_models(self):
+        load = caged.Load(prompt_tokens=150, answer_tokens=40, context=256)
+        for name in ("qwen3", "gemma3"):
+            with self.subTest(model=name):
+                self.keeps_its_promises(self.tiny(name), load)
+
+    def test_hold_for_a_real_model(self):
+        load = caged.Load(prompt_tokens=300, answer_tokens=32)
+        self.keeps_its_promises(self.model("smollm2"), load)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,60 @@
+"""Faults that other engines were reported for, as tests in a cage."""
+
+import json
+import os
+import unittest
+
+import cage
+import caged
+import support
+
+MIB = 1 << 20
+
+
+class Reported(support.Case):
+    def answer_in(self, limit, model, *arguments, prompt=8):
+        """A short answer in a cage of so many bytes; it must be one."""
+        load = caged.Load(prompt_tokens=prompt, answer_tokens=8, context=0)
+        cage.forget_pages(model)
+        with cage.Cage(limit) as made:
+            outcome = made.run(caged.command(*load.arguments(model), *arguments))
+        self.assertFalse(outcome.killed, outcome)
+        self.assertEqual(outcome.code, 0, (str(outcome), outcome.err))
+        return outcome, json.loads(outcome.out)["memory"]
+
+    def test_a_claim_of_a_long_context_is_cut_to_the_budget_and_touches_nothing_unused(self):
+        model = self.model("smollm2")
+        support.set_uint32(model, "llama.context_length", 131072)
+        outcome, memory = self.answer_in(512 * MIB, model, "--budget", 512 * MIB)
+        self.assertLessEqual(memory["reserved_bytes"], 512 * MIB)
+        # 30 layers of 3 heads of 64 in two halves of f16, in blocks of 16 tokens.
+        per_block = 30 * 2 * 3 * 64 * 2 * 16
+        self.assertGreater(memory["parts_reserved"]["kv"], 200 * MIB)
+        self.assertLessEqual(memory["parts"]["kv"], 4 * per_block)
+        self.assertLess(max(sample.anon for sample in outcome.samples), 60 * MIB, outcome)
+
+    def test_weights_have_no_second_copy(self):
+        model = self.model("gemma3")
+        size = os.path.getsize(model)
+        limit = size * 5 // 4
+        outcome, memory = self.answer_in(limit, model, "--budget", limit, "--ctx", 256)
+        self.assertEqual(memory["parts"]["weights"], size)
+        self.assertLess(max(sample.anon for sample in outcome.samples), size / 8, outcome)
+
+    def test_what_the_page_cache_holds_is_free(self):
+        """The same cage again and again: its page cache is full of the model after the first."""
+        model = self.model("smollm2")
+        limit = os.path.getsize(model) * 7 // 4
+        load = caged.Load(prompt_tokens=8, answer_tokens=2, context=256)
+        budgets = []
+        with cage.Cage(limit) as made:
+            for _ in range(6):
+                outcome = made.run(caged.command(*load.arguments(model)))
+                self.assertEqual(outcome.code, 0, (str(outcome), outcome.err))
+                budgets.append(json.loads(outcome.out)["memory"]["budget_bytes"])
+        self.assertLessEqual(max(budgets), limit)
+        self.assertGreater(min(budgets), max(budgets) * 0.95, budgets)
+
+
+if __name__ == "__main__":
+    unittest.main()
