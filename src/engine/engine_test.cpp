@@ -257,6 +257,17 @@ TEST(Plan, ChunksAreLongWhereTheBudgetIsLargeAndShortWhereItIsTight) {
   EXPECT_TRUE(tight.fits());
 }
 
+TEST(Plan, DraftsAreTakenWhereThereIsRoomAndAreNoReasonToRefuse) {
+  const auto model = model::Model::Open(Tiny("qwen3"));
+  ASSERT_TRUE(model.has_value());
+  const auto plan = [&](uint64_t budget, uint32_t draft_tokens) {
+    return *MakePlan(**model, {.budget_bytes = budget, .draft_tokens = draft_tokens});
+  };
+  if (plan(uint64_t{1} << 30, 4).draft_tokens == 0) GTEST_SKIP() << "no drafts with these kernels";
+  EXPECT_EQ(plan(1, 4).draft_tokens, 0u);
+  EXPECT_EQ(plan(1, 4).workspace.logit_rows, plan(1, 0).workspace.logit_rows);
+}
+
 TEST(Plan, WithoutAContextTheTrainedOneIsTakenWhereItFits) {
   EngineOptions options = Options("qwen3");
   options.context_length = 0;

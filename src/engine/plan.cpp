@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "base/checked.h"
@@ -141,10 +142,13 @@ class Planner {
 
   // Chooses chunk, context and resident layers.
   MemoryPlan Make() {
+    const uint32_t draft_tokens = std::exchange(plan_.draft_tokens, 0);
     SetLeastChunk();
     plan_.min_streamed_bytes = NeededWith(0, LeastContext());
     plan_.min_budget_bytes = NeededWith(plan_.num_layers, LeastContext());
-    if (!plan_.fits()) {
+    const bool holds_all = plan_.fits();
+    AddDraft(draft_tokens, holds_all ? plan_.num_layers : 0);
+    if (!holds_all) {
       Stream();
     } else {
       TryLargePages();
@@ -269,6 +273,16 @@ class Planner {
     if (Fill(LeastContext()).fits()) return;
     plan_.slab_bytes = small;
     Fill(LeastContext());
+  }
+
+  // Drafts are for speed alone: no reason to refuse, or to stream.
+  void AddDraft(uint32_t tokens, uint32_t resident_layers) {
+    plan_.draft_tokens = tokens;
+    SetLeastChunk();
+    if (NeededWith(resident_layers, LeastContext()) <= plan_.budget_bytes) return;
+    plan_.draft_tokens = 0;
+    SetLeastChunk();
+    NeededWith(resident_layers, LeastContext());
   }
 
   // The longest chunk whose activations are a small part of the budget.
