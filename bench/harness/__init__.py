@@ -9,7 +9,6 @@
     runner        the order of runs: A B A B, best setting first
     results       JSON lines: written as they come, so that a run can go on where it was cut
     figures       medians, ratios and shares
-    statistic     an interval for a median
     targets       what must hold
     outputs       do both engines compute the same?
     report, chart what people read

@@ -4,11 +4,8 @@ The roofline is measured just before each run whose figure is a share of it: clo
 change it within minutes.
 """
 
-import statistics
-
 from . import models, shell, toolbox
 from .engines import DECODED_TOKENS, TAEL, Contender, json_of
-from .statistic import median_interval
 
 PAGING_PAIRS = 600
 
@@ -72,15 +69,18 @@ class Tael:
     def paging(self, model, context):
         """What paging adds to a decode step, as a share of it, with its interval."""
         def run():
-            report = json_of([toolbox.bench_program("tael_paging"), PAGING_PAIRS])
             step = json_of(self.bench_command(model, context, DECODED_TOKENS))
             step_us = 1e6 / step["decode_tps"]
-            shares = [(paged - contiguous) / step_us for paged, contiguous
-                      in zip(report["paged_us"], report["contiguous_us"], strict=True)]
-            lower, upper = median_interval(shares)
-            return {"value": statistics.median(shares), "lower": lower, "upper": upper,
-                    "step_us": step_us, "paged_us": statistics.median(report["paged_us"]),
-                    "neighbours": report["neighbours"]}
+            report = json_of([toolbox.bench_program("tael_paging"), "--pairs", PAGING_PAIRS,
+                              "--threads", self.threads, "--context", context,
+                              "--step-ms", step_us / 1000])
+            line, by_layer = report["line"], report["by_layer"]
+            return {"value": line["difference_us"] / step_us, "lower": line["low_us"] / step_us,
+                    "upper": line["high_us"] / step_us, "step_us": step_us,
+                    "paged_us": line["first_us"],
+                    "by_layer_value": by_layer["difference_us"] / step_us,
+                    "by_layer_upper": by_layer["high_us"] / step_us,
+                    "scattered_value": report["scattered"]["difference_us"] / step_us}
         return [Contender(TAEL, "", run)]
 
     def text_of_tokens(self, model, text, count):

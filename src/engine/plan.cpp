@@ -52,7 +52,7 @@ kv::Geometry GeometryOf(const model::ModelDescription& m, kernels::KvType type) 
 }
 
 // From this budget on KV lies on pages of 2 MiB: paging then costs attention nothing that can be
-// measured (bench/paging_bench.cpp), and the unused ends of some of them are no loss.
+// measured (bench/micro/paging_main.cpp), and the unused ends of some of them are no loss.
 constexpr uint64_t kLargePageBudget = uint64_t{1} << 30;
 constexpr uint64_t kBlocksPerLargePage = 16;  // at least, or the ends of pages are wasted
 

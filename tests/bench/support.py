@@ -14,7 +14,6 @@ from harness import (  # noqa: F401
     results,
     runner,
     shell,
-    statistic,
     synthetic,
     targets,
 )
