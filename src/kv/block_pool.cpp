@@ -20,7 +20,8 @@ constexpr size_t kSmallHeapBytes = 64 * 1024;
 // New runs begin at a lane of slots that is wholly free. With lanes of four blocks and small pages,
 // attention at 2,048 tokens took 4-5 % longer than over blocks in one line, since each run brings
 // page walks of its own; with lanes of 16 and large pages it takes the same time
-// (bench/micro/paging_main.cpp). Small slabs have small lanes, or one sequence would take them whole.
+// (bench/micro/paging_main.cpp). Small slabs have small lanes, or one sequence would take them
+// whole.
 constexpr uint32_t kSmallLane = 4;
 constexpr uint32_t kLargeLane = 16;
 
