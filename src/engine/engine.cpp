@@ -21,7 +21,8 @@ PlanRequest RequestOf(const EngineOptions& options, size_t num_threads, uint64_t
           .num_threads = num_threads,
           .compute = options.compute,
           .kv_type = options.kv_type,
-          .tokenizer_bytes = tokenizer_bytes};
+          .tokenizer_bytes = tokenizer_bytes,
+          .runtime_bytes = options.runtime_bytes};
 }
 
 exec::CpuChoice CpusFor(const EngineOptions& options) {
@@ -83,7 +84,7 @@ Status Engine::Reserve() {
   TAEL_ASSIGN_OR_RETURN(kernel_, reserve(MemoryTag::kKernel));
   TAEL_ASSIGN_OR_RETURN(tokenizer_bytes_, reserve(MemoryTag::kTokenizer));
   TAEL_ASSIGN_OR_RETURN(weights_, reserve(MemoryTag::kWeights));
-  runtime_.SetUsed(runtime_.bytes() - kRuntimeHeadroom);
+  runtime_.SetUsed(runtime_.bytes() - std::min(runtime_.bytes(), kRuntimeHeadroom));
   kernel_.SetUsed(kernel_.bytes());
   tokenizer_bytes_.SetUsed(tokenizer_bytes_.bytes());
   return {};

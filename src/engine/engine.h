@@ -42,6 +42,7 @@ struct EngineOptions {
   uint32_t draft_tokens = 0;
   exec::Compute compute = exec::Compute::kFast;
   std::optional<kernels::KvType> kv_type = {};  // none: f16, or f32 with kReference
+  uint64_t runtime_bytes = 0;                   // of the process itself; 0: measured
 };
 
 // What Engine::Create() would do with these options, without reading a weight. Fails as Create()

@@ -69,6 +69,7 @@ uint64_t SlabBytes(const kv::Geometry& geometry) {
 // What the process occupies besides what the ledger names: code, stacks, small heap. Code counts as
 // if nobody shared the libraries, and all of it: what is resident now depends on who ran before.
 uint64_t RuntimeBytes(const model::Model& model, const PlanRequest& request) {
+  if (request.runtime_bytes != 0) return request.runtime_bytes;
   const auto memory = mem::ReadProcessMemory();
   if (!memory) return kMostCode + kLeastHeap + kRuntimeHeadroom;
   // The vocabulary's tables are loaded already and have a line of their own.

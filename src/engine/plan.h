@@ -31,6 +31,7 @@ struct PlanRequest {
   exec::Compute compute = exec::Compute::kFast;
   std::optional<kernels::KvType> kv_type = {};  // none: f16, or f32 with --compute reference
   uint64_t tokenizer_bytes = 0;
+  uint64_t runtime_bytes = 0;  // 0: measured; tests inject, so that budgets are the same each time
 };
 
 struct MemoryPlan {

@@ -135,6 +135,22 @@ TEST_F(MappingTest, PopulateMapsThePagesOfARange) {
   EXPECT_EQ(PresentPages(mapping->bytes()), 257);
 }
 
+TEST_F(MappingTest, DropLeavesPagesThatAreOnlyPartlyInsideForAnyPageSize) {
+  for (const size_t page : {size_t{4096}, size_t{16384}, size_t{65536}}) {
+    if (page < SystemPage()) continue;
+    const Result<FileMapping> mapping = FileMapping::Open(FileOf(8 * page));
+    ASSERT_TRUE(mapping);
+    if (PresentPages(mapping->bytes()) < 0) GTEST_SKIP() << "no page map in this environment";
+    mapping->Populate(0, SIZE_MAX);
+    SetPageSizeForTest(page);
+    mapping->Drop(16384 + 32, page - 1);  // no whole page
+    EXPECT_EQ(PresentPages(mapping->bytes()), static_cast<int>(8 * page / SystemPage()));
+    mapping->Drop(16384 + 32, 4 * page);  // three of them, wherever the mapping begins
+    EXPECT_EQ(PresentPages(mapping->bytes()), static_cast<int>(5 * page / SystemPage()));
+    SetPageSizeForTest(0);
+  }
+}
+
 TEST_F(MappingTest, AdviceBeyondTheFileIsHarmless) {
   const Result<FileMapping> mapping = FileMapping::Open(FileOf(100));
   ASSERT_TRUE(mapping);

@@ -42,14 +42,19 @@ class Load:
                 *context, "--ignore-eos", "--temp", 0, "--json"]
 
 
-def budgets(model, load):
-    """The smallest budgets for this load, as `tael plan` names them."""
-    context = ["--ctx", load.context] if load.context else []
-    done = subprocess.run(command("plan", "-m", model, *context, "--budget", 1, "--json"),
+def plan(model, budget, context=0):
+    """What `tael plan` says of a budget, whether it fits or not."""
+    flags = ["--ctx", context] if context else []
+    done = subprocess.run(command("plan", "-m", model, *flags, "--budget", budget, "--json"),
                           capture_output=True, check=False)
-    plan = json.loads(done.stdout)
-    smallest = plan["min_budget_bytes"]
-    return {"smallest": smallest, "twice": 2 * smallest, "streamed": plan["min_streamed_bytes"]}
+    return json.loads(done.stdout)
+
+
+def budgets(model, load):
+    """The smallest budgets for this load, as the plan names them."""
+    found = plan(model, 1, load.context)
+    smallest = found["min_budget_bytes"]
+    return {"smallest": smallest, "twice": 2 * smallest, "streamed": found["min_streamed_bytes"]}
 
 
 def run(model, load, budget):
@@ -86,6 +91,11 @@ def broken_promises(outcome, load, model):
     streams = memory["parts"]["weights"] < os.path.getsize(model)
     if gap < -allowed or (gap > allowed and not streams):
         broken.append(f"the ledger says {gap} bytes more than are resident")
+    # Before anything was loaded, and then.
+    for tag, planned in plan(model, outcome.limit, load.context)["parts"].items():
+        reserved = memory["parts_reserved"][tag]
+        if abs(planned - reserved) > max(0.03 * reserved, 1 << 20):
+            broken.append(f"{tag}: planned {planned} bytes, reserved {reserved}")
     if memory["reserved_bytes"] > memory["budget_bytes"]:
         broken.append("more reserved than the budget")
     return broken

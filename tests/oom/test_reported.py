@@ -25,6 +25,7 @@ class Reported(support.Case):
     def test_a_claim_of_a_long_context_is_cut_to_the_budget_and_touches_nothing_unused(self):
         model = self.model("smollm2")
         support.set_uint32(model, "llama.context_length", 131072)
+        self.assertLess(caged.plan(model, 512 * MIB)["ctx"], 131072)
         outcome, memory = self.answer_in(512 * MIB, model, "--budget", 512 * MIB)
         self.assertLessEqual(memory["reserved_bytes"], 512 * MIB)
         # 30 layers of 3 heads of 64 in two halves of f16, in blocks of 16 tokens.
