@@ -147,7 +147,10 @@ Result<std::unique_ptr<Workspace>> Workspace::Create(const model::Model& model,
   std::unique_ptr<Workspace> out(new Workspace());
   TAEL_ASSIGN_OR_RETURN(out->reservation_,
                         budget.Reserve(mem::MemoryTag::kActivations, layout.total_bytes));
-  TAEL_ASSIGN_OR_RETURN(out->arena_, mem::AnonymousMapping::Create(layout.total_bytes, kAlignment));
+  const size_t page = shape.large_pages ? mem::LargePageBytes() : 0;
+  TAEL_ASSIGN_OR_RETURN(out->arena_, mem::AnonymousMapping::Create(
+                                         layout.total_bytes, std::max<size_t>(page, kAlignment)));
+  if (page != 0) out->arena_.UseLargePages();
   out->reservation_.SetUsed(layout.total_bytes);
   out->shape_ = shape;
   out->sizes_ = layout.sizes;

@@ -30,6 +30,7 @@ struct WorkspaceShape {
   uint32_t logit_rows = 1;    // rows of logits held at a time
   size_t num_threads = 1;
   Compute compute = Compute::kFast;
+  bool large_pages = false;  // for the arena, where the system has them
 };
 
 // Keys that one piece of attention covers. Pieces start at multiples of it, so what is added to
