@@ -44,7 +44,9 @@ class Plan(Case):
         self.assertEqual(done.json["tokens"], self.ok(*arguments).json["tokens"])
 
     def test_capacity_grows_with_the_budget_and_shrinks_with_sessions(self):
-        small, large = (self.plan("--budget", size, "--ctx", "128") for size in ("20M", "60M"))
+        least = self.plan("--budget", "1G", "--ctx", "128")["min_budget_bytes"]
+        small, large = (self.plan("--budget", least + more, "--ctx", "128")
+                        for more in (4_000_000, 40_000_000))
         self.assertGreater(large["max_sessions"], small["max_sessions"])
         self.assertGreaterEqual(large["max_ctx"], small["max_ctx"])
 
