@@ -1,11 +1,10 @@
 // A fixed team of threads that run one function together, with barriers inside it.
 //
 // The caller is thread 0; the others sleep on a futex between runs. A barrier spins for a moment,
-// since the others are usually microseconds away, and then sleeps. How long it spins follows what
-// spinning has brought lately: where the other thread waits for the very core that spins (a busy
-// neighbour, more threads than cores) the team soon hands the core over at once. For the same
-// reason threads start on a CPU each but are not pinned to it: the kernel moves them away from a
-// neighbour. Between two Run() calls the team holds no lock and uses no CPU.
+// since the others are usually microseconds away, and then sleeps. Where the other thread waits for
+// the very core that spins, as with more threads than cores, the team soon hands the core over at
+// once. Threads start on a CPU each but are not pinned to it: the kernel moves them away from a
+// busy neighbour. Between two Run() calls the team holds no lock and uses no CPU.
 //
 // One Run() at a time; Barrier() only from inside the function. Run() allocates nothing.
 #pragma once
@@ -64,6 +63,7 @@ class ThreadTeam {
     std::atomic<uint32_t> generation{0};
     std::atomic<uint32_t> sleepers{0};
     std::atomic<uint32_t> spins{kMostSpins};
+    std::atomic<int> opener_cpu{-1};  // of whoever woke the sleepers last
     void Open();
     void WaitWhile(uint32_t old_generation);
   };
