@@ -240,8 +240,9 @@ size_t BlockPool::ClaimNear(uint32_t bin, BlockId near, std::span<BlockId> out) 
 }
 
 // Free lanes first, then new slabs while more than a quarter of the pool is left, then the holes
-// between other sequences' runs: a block size must not spread over slabs that another one will
-// need. Requires: mutex_ is held.
+// between other sequences' runs. With several block sizes holes come before new slabs: a size that
+// spread over more slabs than it fills would take those that the plan gave to another.
+// Requires: mutex_ is held.
 size_t BlockPool::ClaimLocked(uint32_t bin, std::span<BlockId> out) {
   const auto num_slabs = static_cast<uint32_t>(slabs_.size());
   size_t got = 0;
@@ -251,7 +252,7 @@ size_t BlockPool::ClaimLocked(uint32_t bin, std::span<BlockId> out) {
         i, bin, [&](uint64_t bits) { return LaneBits(bits, rest.size(), bins_[bin].lane_slots); },
         rest);
   }
-  while (got < out.size() && num_free_slabs_ > num_slabs / 4) {
+  while (got < out.size() && bins_.size() == 1 && num_free_slabs_ > num_slabs / 4) {
     got += ClaimFreshSlab(bin, out.subspan(got));
   }
   for (uint32_t i = 0; i < num_slabs && got < out.size(); ++i) {

@@ -97,6 +97,21 @@ TEST_F(PoolTest, EveryLastBlockCanBeUsed) {
   for (const auto& ids : {a, b, c, d}) Give(ids);
 }
 
+// Three runs of the first size leave holes in its one slab; they must not open the second slab.
+TEST(BlockPoolSizes, OneDoesNotSpreadOverTheSlabsOfAnother) {
+  mem::MemoryBudget budget(0);
+  constexpr size_t kLarge = 64 << 10, kSmall = 32 << 10, kSlab = size_t{2} << 20;
+  auto pool = BlockPool::Create(
+      budget, {.block_bytes = {kLarge, kSmall}, .capacity_bytes = 2 * kSlab, .slab_bytes = kSlab});
+  ASSERT_TRUE(pool.has_value());
+  std::vector<BlockId> ids(4);
+  for (size_t i = 0; i < 3; ++i) {
+    ASSERT_TRUE((*pool)->Allocate(SizeClass{0}, kNullBlock, {&ids[i], 1}).has_value());
+  }
+  EXPECT_TRUE((*pool)->Allocate(SizeClass{1}, kNullBlock, {&ids[3], 1}).has_value());
+  for (const BlockId id : ids) (*pool)->Release(id);
+}
+
 TEST_F(PoolTest, AFailedAllocateChangesNothing) {
   const auto held = Take(25);
   const PoolStats before = pool->Stats();
