@@ -10,6 +10,8 @@
 #include <set>
 #include <string_view>
 
+#include "mem/cgroups.h"
+
 namespace tael::exec {
 namespace {
 
@@ -46,32 +48,13 @@ std::optional<double> QuotaIn(const std::string& folder, bool v2) {
   return *quota / *period;
 }
 
-// The tightest of a group and its ancestors.
-void NarrowBy(const std::string& mount, std::string group, bool v2, double& quota) {
-  while (true) {
-    const auto here = QuotaIn(mount + group, v2);
-    if (here && (quota == 0 || *here < quota)) quota = *here;
-    if (group.empty() || group == "/") return;
-    group.resize(group.rfind('/'));
-  }
-}
-
+// The tightest of all groups that the process is in; 0: none has a limit.
 double ReadQuota(const std::string& root) {
   double quota = 0;
-  // Lines "id:controllers:path"; no controllers: v2.
-  std::ifstream groups(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    const size_t first = line.find(':');
-    const size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const std::string group = line.substr(second + 1);
-    if (group.empty() || group[0] != '/') continue;
-    if (controllers.empty()) NarrowBy(root + "/sys/fs/cgroup", group, true, quota);
-    if (("," + controllers + ",").find(",cpu,") != std::string::npos) {
-      NarrowBy(root + "/sys/fs/cgroup/cpu", group, false, quota);
-    }
-  }
+  mem::ForEachCgroup(root, "cpu", [&quota](const std::string& folder, bool v2) {
+    const auto here = QuotaIn(folder, v2);
+    if (here && (quota == 0 || *here < quota)) quota = *here;
+  });
   return quota;
 }
 

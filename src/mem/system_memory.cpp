@@ -7,6 +7,8 @@
 #include <sstream>
 #include <string_view>
 
+#include "mem/cgroups.h"
+
 namespace tael::mem {
 namespace {
 
@@ -65,35 +67,16 @@ std::optional<uint64_t> LeftIn(const std::string& folder, const CgroupNames& nam
   return *limit - std::min(*limit, used);
 }
 
-// The tightest of a group and its ancestors.
-void NarrowBy(const std::string& mount, std::string group, bool v2, uint64_t& left) {
-  while (true) {
-    const auto here = LeftIn(mount + group, v2 ? kV2 : kV1);
-    if (here) left = std::min(left, *here);
-    if (group.empty() || group == "/") return;
-    group.resize(group.rfind('/'));
-  }
-}
-
 }  // namespace
 
 uint64_t AvailableBytes(const std::string& root) {
   const auto available = ReadField(root + "/proc/meminfo", "MemAvailable:");
   if (!available) return 0;
   uint64_t left = *available * 1024;
-  // Lines "id:controllers:path"; no controllers: v2.
-  std::ifstream groups(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    const size_t first = line.find(':');
-    const size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const std::string group = line.substr(second + 1);
-    if (controllers.empty()) NarrowBy(root + "/sys/fs/cgroup", group, true, left);
-    if (("," + controllers + ",").find(",memory,") != std::string::npos) {
-      NarrowBy(root + "/sys/fs/cgroup/memory", group, false, left);
-    }
-  }
+  ForEachCgroup(root, "memory", [&left](const std::string& folder, bool v2) {
+    const auto here = LeftIn(folder, v2 ? kV2 : kV1);
+    if (here) left = std::min(left, *here);
+  });
   return left;
 }
 
