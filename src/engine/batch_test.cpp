@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/testing.h"
+
 namespace tael::engine {
 namespace {
 
@@ -15,23 +17,13 @@ using testing::HasSubstr;
 
 std::unique_ptr<Engine> MakeEngine(const std::string& name, uint32_t max_sessions,
                                    exec::Compute compute = exec::Compute::kFast) {
-  auto engine =
-      Engine::Create({.model_path = std::string(TAEL_TEST_DATA) + "/tiny/" + name + ".gguf",
-                      .budget_bytes = 256u << 20,
-                      .num_threads = 2,
-                      .context_length = 256,
-                      .max_sessions = max_sessions,
-                      .chunk_tokens = 128,
-                      .compute = compute});
-  EXPECT_TRUE(engine.has_value()) << (engine ? "" : engine.error().Message());
-  return engine ? std::move(*engine) : nullptr;
-}
-
-std::vector<TokenId> RandomTokens(size_t count, uint32_t seed) {
-  std::mt19937 rng(seed);
-  std::vector<TokenId> tokens(count);
-  for (TokenId& token : tokens) token = TokenId{static_cast<int32_t>(rng() % 320)};
-  return tokens;
+  return CreateEngine({.model_path = Tiny(name),
+                       .budget_bytes = 256u << 20,
+                       .num_threads = 2,
+                       .context_length = 256,
+                       .max_sessions = max_sessions,
+                       .chunk_tokens = 128,
+                       .compute = compute});
 }
 
 using Logits = std::vector<float>;

@@ -4,18 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <random>
 #include <string>
 #include <vector>
+
+#include "engine/testing.h"
 
 namespace tael::engine {
 namespace {
 
 using testing::HasSubstr;
-
-std::string Tiny(const std::string& name) {
-  return std::string(TAEL_TEST_DATA) + "/tiny/" + name + ".gguf";
-}
 
 EngineOptions Options(const std::string& name) {
   EngineOptions options;
@@ -26,18 +23,7 @@ EngineOptions Options(const std::string& name) {
   return options;
 }
 
-std::unique_ptr<Engine> MakeEngine(const EngineOptions& options) {
-  auto engine = Engine::Create(options);
-  EXPECT_TRUE(engine.has_value()) << (engine ? "" : engine.error().Message());
-  return engine ? std::move(*engine) : nullptr;
-}
-
-std::vector<TokenId> RandomTokens(size_t count, uint32_t seed) {
-  std::mt19937 rng(seed);
-  std::vector<TokenId> tokens(count);
-  for (TokenId& token : tokens) token = TokenId{static_cast<int32_t>(rng() % 320)};
-  return tokens;
-}
+std::unique_ptr<Engine> MakeEngine(const EngineOptions& options) { return CreateEngine(options); }
 
 // Logits after the last of `tokens`.
 std::vector<float> Feed(Session& session, std::span<const TokenId> tokens) {

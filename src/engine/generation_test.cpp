@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/testing.h"
+
 namespace tael::engine {
 namespace {
 
@@ -17,14 +19,12 @@ using testing::HasSubstr;
 std::unique_ptr<Engine> MakeEngine(const std::string& name, uint32_t context = 256,
                                    exec::Compute compute = exec::Compute::kReference) {
   EngineOptions options;
-  options.model_path = std::string(TAEL_TEST_DATA) + "/tiny/" + name + ".gguf";
+  options.model_path = Tiny(name);
   options.budget_bytes = 256u << 20;
   options.num_threads = 2;
   options.context_length = context;
   options.compute = compute;
-  auto engine = Engine::Create(options);
-  EXPECT_TRUE(engine.has_value()) << (engine ? "" : engine.error().Message());
-  return engine ? std::move(*engine) : nullptr;
+  return CreateEngine(options);
 }
 
 std::vector<TokenId> Ids(const nlohmann::json& list) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/testing.h"
 #include "mem/mapping.h"
 
 namespace tael::engine {
@@ -22,7 +23,7 @@ class PageSize : public testing::TestWithParam<size_t> {
 
 EngineOptions Options(const std::string& name) {
   EngineOptions options;
-  options.model_path = std::string(TAEL_TEST_DATA) + "/tiny/" + name + ".gguf";
+  options.model_path = Tiny(name);
   options.budget_bytes = uint64_t{1} << 30;
   options.num_threads = 2;
   options.context_length = 256;

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <random>
 #include <string>
 
 #include "engine/batch.h"
 #include "engine/generation.h"
+#include "engine/testing.h"
 
 namespace tael::engine {
 namespace {
@@ -25,25 +25,12 @@ std::vector<std::string> TinyModels() {
 
 std::unique_ptr<Engine> MakeEngine(const std::string& path, uint32_t context = 256,
                                    exec::Compute compute = exec::Compute::kFast) {
-  auto engine = Engine::Create({.model_path = path,
-                                .budget_bytes = 600u << 20,
-                                .num_threads = 2,
-                                .context_length = context,
-                                .draft_tokens = Speculation::kMostDraft,
-                                .compute = compute});
-  EXPECT_TRUE(engine.has_value()) << (engine ? "" : engine.error().Message());
-  return engine ? std::move(*engine) : nullptr;
-}
-
-std::string Tiny(const std::string& name) {
-  return std::string(TAEL_TEST_DATA) + "/tiny/" + name + ".gguf";
-}
-
-std::vector<TokenId> RandomTokens(size_t count, uint32_t seed, uint32_t alphabet = 320) {
-  std::mt19937 rng(seed);
-  std::vector<TokenId> tokens(count);
-  for (TokenId& token : tokens) token = TokenId{static_cast<int32_t>(rng() % alphabet)};
-  return tokens;
+  return CreateEngine({.model_path = path,
+                       .budget_bytes = 600u << 20,
+                       .num_threads = 2,
+                       .context_length = context,
+                       .draft_tokens = Speculation::kMostDraft,
+                       .compute = compute});
 }
 
 // ---- what exactness rests on ----
