@@ -51,16 +51,24 @@ kv::Geometry GeometryOf(const model::ModelDescription& m, kernels::KvType type) 
   return kv::MakeGeometry(layers, kernels::Active());
 }
 
-// From this budget on KV and activations lie on pages of 2 MiB: prompts are 1-3 % faster, and
-// paging costs attention nothing that can be measured (bench/micro/paging_main.cpp), and the unused
-// ends of some of them are no loss.
+// From this budget on KV and activations lie on pages of 2 MiB: prompts are 1-3 % faster, paging
+// costs attention nothing that can be measured (bench/micro/paging_main.cpp), and the unused ends
+// of some pages are no loss.
 constexpr uint64_t kLargePageBudget = uint64_t{1} << 30;
 constexpr uint64_t kBlocksPerLargePage = 16;  // at least, or the ends of pages are wasted
 
-uint64_t SlabBytes(const kv::Geometry& geometry) {
-  uint64_t largest = 0, smallest = kTargetSlabBytes;
+uint64_t LargestBlock(const kv::Geometry& geometry) {
+  uint64_t largest = 0;
   for (const kv::LayerGroup& group : geometry.groups) {
     largest = std::max<uint64_t>(largest, group.block_bytes);
+  }
+  return largest;
+}
+
+uint64_t SlabBytes(const kv::Geometry& geometry) {
+  const uint64_t largest = LargestBlock(geometry);
+  uint64_t smallest = kTargetSlabBytes;
+  for (const kv::LayerGroup& group : geometry.groups) {
     smallest = std::min<uint64_t>(smallest, group.block_bytes);
   }
   const uint64_t target = std::max(4 * largest, std::min(kTargetSlabBytes, 64 * smallest));
@@ -267,11 +275,8 @@ class Planner {
 
   void TryLargePages() {
     const uint64_t small = plan_.slab_bytes, large = mem::LargePageBytes();
-    uint64_t largest = 0;
-    for (const kv::LayerGroup& group : plan_.geometry.groups) {
-      largest = std::max<uint64_t>(largest, group.block_bytes);
-    }
-    if (plan_.budget_bytes < kLargePageBudget || large < kBlocksPerLargePage * largest) return;
+    const uint64_t least = kBlocksPerLargePage * LargestBlock(plan_.geometry);
+    if (plan_.budget_bytes < kLargePageBudget || large < least) return;
     plan_.slab_bytes = large;
     if (Fill(LeastContext()).fits()) return;
     plan_.slab_bytes = small;
@@ -359,15 +364,10 @@ Capacity CapacityOf(const model::Model& model, const PlanRequest& request, const
 }
 
 KvShape KvShapeOf(const MemoryPlan& plan, uint64_t bytes) {
-  KvShape shape;
-  uint64_t row_bytes = 0;
-  for (const kv::LayerGroup& group : plan.geometry.groups) {
-    shape.block_bytes = std::max<uint64_t>(shape.block_bytes, group.block_bytes);
-    row_bytes += group.block_bytes;
-  }
-  shape.blocks = bytes / shape.block_bytes;
-  shape.rows = bytes / row_bytes;
-  return shape;
+  const uint64_t block_bytes = LargestBlock(plan.geometry);
+  return {.block_bytes = block_bytes,
+          .blocks = bytes / block_bytes,
+          .rows = bytes / plan.geometry.RowBytes()};
 }
 
 Error DoesNotFit(const MemoryPlan& plan) {
