@@ -11,7 +11,7 @@ class BatchPass {
  public:
   BatchPass(Engine& engine, std::span<const BatchItem> items) : engine_(engine), items_(items) {}
 
-  Status Run(BatchSink sink) {
+  Status Run(BatchSink sink, BatchStop stop) {
     TAEL_RETURN_IF_ERROR(Check());
     TAEL_RETURN_IF_ERROR(MakeRoom());
     std::vector<exec::SequenceChunk>& chunks = engine_.chunks_;
@@ -19,7 +19,10 @@ class BatchPass {
     for (const BatchItem& item : items_) {
       chunks.push_back({&item.session->sequence_, item.tokens, item.num_logits});
     }
-    engine_.forward_->Run(chunks, sink);
+    if (!engine_.forward_->Run(chunks, sink, stop)) {
+      GiveRoomBack(items_.size());
+      return Error{ErrorCode::kCancelled, "cancelled", ""};
+    }
     if (engine_.model().mapping().damaged()) {
       GiveRoomBack(items_.size());
       return FileWasCut();
@@ -95,7 +98,11 @@ class BatchPass {
 };
 
 Status FeedBatch(Engine& engine, std::span<const BatchItem> items, BatchSink sink) {
-  return BatchPass(engine, items).Run(sink);
+  return FeedBatch(engine, items, sink, [] { return false; });
+}
+
+Status FeedBatch(Engine& engine, std::span<const BatchItem> items, BatchSink sink, BatchStop stop) {
+  return BatchPass(engine, items).Run(sink, stop);
 }
 
 }  // namespace tael::engine

@@ -28,11 +28,16 @@ struct BatchItem {
 // Receives the logits of items[item].tokens[index], in this order; they may be changed.
 using BatchSink = exec::FunctionRef<void(size_t item, size_t index, std::span<float> logits)>;
 
+// Asked after each layer of a pass, on the caller's thread: true gives it up.
+using BatchStop = exec::StopCheck;
+
 // Computes all items in one pass. Requires: every session is of `engine`.
 // Fails: kInvalidArgument for no items, no tokens, ids outside the vocabulary, a session named
 // twice or more tokens in all than Engine::max_batch_tokens(); kContextExceeded, naming both
 // numbers; kNoFreeBlocks; kIo when the model file was cut meanwhile (from then on always). After a
 // failure no session has changed; only kIo comes after the sink was called.
 Status FeedBatch(Engine& engine, std::span<const BatchItem> items, BatchSink sink);
+// Also fails: kCancelled when `stop` gave it up; then no session has changed, and no logits came.
+Status FeedBatch(Engine& engine, std::span<const BatchItem> items, BatchSink sink, BatchStop stop);
 
 }  // namespace tael::engine

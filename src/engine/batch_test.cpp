@@ -205,6 +205,38 @@ TEST(Batch, TokensThatAreNotKeptWereNeverThere) {
   }
 }
 
+TEST(Batch, APassThatIsGivenUpWasNeverThere) {
+  // mistral_swa24 would move its window.
+  for (const char* name : {"llama_gqa", "mistral_swa24"}) {
+    const auto engine = MakeEngine(name, 2, exec::Compute::kReference);
+    const auto text = RandomTokens(100, 4), other = RandomTokens(90, 5);
+    Session a = engine->NewSession(), b = engine->NewSession();
+    Feed(a, std::span(text).first(50));
+    const uint64_t blocks = engine->pool().Stats().num_blocks_in_use;
+    const std::vector<BatchItem> items = {{.session = &a, .tokens = std::span(text).subspan(50)},
+                                          {.session = &b, .tokens = std::span(other).first(70)}};
+    const uint32_t num_layers = engine->model().description().num_layers;
+    for (uint32_t layer = 1; layer <= num_layers; ++layer) {
+      uint32_t asked = 0;
+      bool called = false;
+      const Status status = FeedBatch(
+          *engine, items, [&](size_t, size_t, std::span<float>) { called = true; },
+          [&] { return ++asked == layer; });
+      ASSERT_FALSE(status.has_value()) << name << ", layer " << layer;
+      EXPECT_EQ(status.error().code, ErrorCode::kCancelled);
+      EXPECT_EQ(asked, layer);
+      EXPECT_FALSE(called);
+      EXPECT_EQ(a.length(), 50u);
+      EXPECT_EQ(b.length(), 0u);
+      EXPECT_EQ(engine->pool().Stats().num_blocks_in_use, blocks);
+    }
+    const auto after = Feed(a, std::span(text).subspan(50));
+    a = engine->NewSession();
+    const auto whole = Feed(a, text);
+    EXPECT_EQ(after, std::vector<Logits>(whole.begin() + 50, whole.end())) << name;
+  }
+}
+
 TEST(Batch, TheHeadTakesEverySessionInOnePass) {
   EXPECT_EQ(MakeEngine("qwen3", 8)->plan().workspace.logit_rows, 8u);
   EXPECT_EQ(MakeEngine("qwen3", 1)->plan().workspace.logit_rows, 1u);

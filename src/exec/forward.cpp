@@ -221,7 +221,7 @@ Result<std::unique_ptr<Forward>> Forward::Create(const model::Model& model,
   return out;
 }
 
-void Forward::Run(std::span<const SequenceChunk> chunks, LogitsSink sink) {
+bool Forward::Run(std::span<const SequenceChunk> chunks, LogitsSink sink, StopCheck stop) {
   rows_.clear();
   logit_rows_.clear();
   for (uint32_t c = 0; c < chunks.size(); ++c) {
@@ -243,20 +243,27 @@ void Forward::Run(std::span<const SequenceChunk> chunks, LogitsSink sink) {
     team_.Barrier();
   };
   const uint32_t num_layers = model_.description().num_layers;
+  // Written by thread 0 before the last barrier of a layer and read by all behind it: there are
+  // more barriers before it is written again, so that all read the same.
+  bool stopped = false;
   team_.Run([&](size_t thread) {
     Embed(pass, ropes_, thread);
     team_.Barrier();
     for (uint32_t layer = 0; layer < num_layers; ++layer) {
+      if (stopped) return;
       enter(layer, thread);
       for (const model::Op& op : model::OpList()) {
         if (!op.per_layer) continue;
         RunLayer(pass, layer, op.kind, thread);
+        if (thread == 0 && op.kind == model::OpKind::kDown) stopped = stop();
         team_.Barrier();
       }
     }
+    if (stopped) return;
     enter(num_layers, thread);
     Logits(pass, logit_rows_, sink, thread);
   });
+  return !stopped;
 }
 
 }  // namespace tael::exec

@@ -28,6 +28,9 @@ namespace tael::exec {
 using LogitsSink =
     FunctionRef<void(uint32_t chunk, uint32_t token_in_chunk, std::span<float> logits)>;
 
+// Asked after each layer, on the caller's thread: true ends the pass.
+using StopCheck = FunctionRef<bool()>;
+
 class Forward {
  public:
   // `model`, `geometry` and `team` outlive the Forward. Fails: kOutOfBudget; kIo.
@@ -40,7 +43,9 @@ class Forward {
 
   // Requires: 1 <= total tokens <= max_tokens(); every token id < vocab_size; room in every
   // sequence; every position < max_context.
-  void Run(std::span<const SequenceChunk> chunks, LogitsSink sink);
+  // False when `stop` ended it: then there are no logits, and what was written into the sequences'
+  // room is of no use.
+  bool Run(std::span<const SequenceChunk> chunks, LogitsSink sink, StopCheck stop);
 
   // Waits before each layer until its weights are mapped. `pager` outlives the Forward.
   void UsePager(WeightPager& pager) { pager_ = &pager; }
