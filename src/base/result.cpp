@@ -20,6 +20,8 @@ std::string_view ToString(ErrorCode code) {
       return "out_of_budget";
     case ErrorCode::kNoFreeBlocks:
       return "no_free_blocks";
+    case ErrorCode::kBusy:
+      return "busy";
     case ErrorCode::kCancelled:
       return "cancelled";
     case ErrorCode::kInternal:

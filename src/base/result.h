@@ -26,6 +26,7 @@ enum class ErrorCode : uint8_t {
   kUnsupported,      // well-formed, but not something this build can do
   kOutOfBudget,      // the memory budget says no
   kNoFreeBlocks,     // the KV pool is full; the scheduler may reclaim and retry
+  kBusy,             // too much waits already; the caller may come back later
   kCancelled,        // somebody asked to stop
   kInternal,         // a bug that was caught before it did harm
 };

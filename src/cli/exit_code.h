@@ -28,6 +28,7 @@ constexpr int ExitCodeOf(ErrorCode code) {
     case ErrorCode::kCancelled:
       return kExitInterrupted;
     case ErrorCode::kNoFreeBlocks:
+    case ErrorCode::kBusy:
     case ErrorCode::kInternal:
       return kExitRuntime;
   }
