@@ -65,6 +65,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   }
   pool.capacity_bytes = engine->plan_.kv_capacity_bytes;
   pool.slab_bytes = engine->plan_.slab_bytes;
+  pool.poison_freed = options.poison_freed;
   pool.large_pages = engine->plan_.workspace.large_pages;  // if the plan made slabs of that size
   TAEL_ASSIGN_OR_RETURN(engine->pool_, kv::BlockPool::Create(*engine->budget_, std::move(pool)));
   TAEL_ASSIGN_OR_RETURN(

@@ -43,6 +43,7 @@ struct EngineOptions {
   exec::Compute compute = exec::Compute::kFast;
   std::optional<kernels::KvType> kv_type = {};  // none: f16, or f32 with kReference
   uint64_t runtime_bytes = 0;                   // of the process itself; 0: measured
+  bool poison_freed = false;                    // debugging: freed KV blocks read as NaN
 };
 
 // What Engine::Create() would do with these options, without reading a weight. Fails as Create()
@@ -72,6 +73,7 @@ class Engine {
   mem::LedgerSnapshot Ledger() const { return budget_->Snapshot(); }
   mem::MemoryBudget& budget() const { return *budget_; }
   const kv::BlockPool& pool() const { return *pool_; }
+  kv::BlockPool& pool() { return *pool_; }
   uint32_t max_batch_tokens() const { return forward_->max_tokens(); }  // of one pass
 
   Session NewSession();

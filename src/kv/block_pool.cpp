@@ -388,6 +388,19 @@ uint64_t BlockPool::NumFree(SizeClass size_class) const {
   return CountFreeLocked(bin_of_class_[static_cast<size_t>(size_class)]);
 }
 
+uint64_t BlockPool::NumInUse(SizeClass size_class) const {
+  TAEL_CHECK(static_cast<size_t>(size_class) < bin_of_class_.size());
+  const uint32_t bin = bin_of_class_[static_cast<size_t>(size_class)];
+  const std::lock_guard lock(mutex_);
+  uint64_t count = 0;
+  for (const Slab& slab : slabs_) {
+    if (slab.bin.load(std::memory_order_relaxed) != bin) continue;
+    const uint64_t free = slab.free_bits.load(std::memory_order_relaxed);
+    count += slab.num_slots - static_cast<uint32_t>(std::popcount(free));
+  }
+  return count;
+}
+
 PoolStats BlockPool::Stats() const {
   const std::lock_guard lock(mutex_);
   PoolStats stats;

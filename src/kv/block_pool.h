@@ -99,6 +99,8 @@ class BlockPool {
   // Blocks of this class that Allocate() could still grant: free slots plus free slabs. Classes
   // draw on the same slabs, so the numbers of two classes do not add up.
   uint64_t NumFree(SizeClass size_class) const;
+  // Blocks of this class's size that somebody holds.
+  uint64_t NumInUse(SizeClass size_class) const;
   PoolStats Stats() const;
 
   // Recomputes every count from bitmaps and references. O(blocks); for tests and fuzzers.
