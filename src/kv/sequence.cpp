@@ -1,6 +1,7 @@
 #include "kv/sequence.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/checked.h"
@@ -60,32 +61,56 @@ void Sequence::ReleaseFrom(size_t group, size_t first_block) {
 
 void Sequence::ReserveTables(uint32_t max_tokens) {
   for (GroupTable& table : tables_) {
-    table.blocks.reserve(CeilDiv(max_tokens, kTokens));
+    table.blocks.reserve(CeilDiv(max_tokens, kTokens) + 1);  // Extend() may need one more
     table.bases.reserve(CeilDiv(max_tokens, kTokens));
   }
 }
 
+// Requires: the last block is partly filled, and is going to be written.
+bool Sequence::TailIsShared(const GroupTable& table) const {
+  return pool_->refs(table.blocks[length_ / kTokens]) > 1;
+}
+
+// A request is one run of blocks: first the copy of the tail, if there has to be one, which then
+// takes its place in the table.
 Status Sequence::Extend(uint32_t num_tokens) {
   const std::optional<uint32_t> end = CheckedAdd(length_, num_tokens);
   if (!end)
     return Error{ErrorCode::kContextExceeded, "a sequence holds at most 2^32 - 1 tokens", {}};
   const size_t num_blocks = CeilDiv(*end, kTokens);
+  const bool writes_tail = num_tokens > 0 && length_ % kTokens != 0;
   for (size_t i = 0; i < tables_.size(); ++i) {
     std::vector<BlockId>& blocks = tables_[i].blocks;
     const size_t have = blocks.size();
     const BlockId last = have > 0 ? blocks.back() : kNullBlock;
-    if (have < num_blocks) blocks.resize(num_blocks, kNullBlock);
+    const size_t num_copies = writes_tail && TailIsShared(tables_[i]) ? 1 : 0;
+    blocks.resize(std::max(have, num_blocks) + num_copies, kNullBlock);
     requests_[i] = {SizeClass{static_cast<uint32_t>(i)}, last, std::span(blocks).subspan(have)};
   }
   const Status status = pool_->Allocate(requests_);
   for (size_t i = 0; i < tables_.size(); ++i) {
     GroupTable& table = tables_[i];
     if (!status) table.blocks.resize(table.bases.size());
-    for (size_t b = table.bases.size(); b < table.blocks.size(); ++b) {
+    const size_t have = table.bases.size();
+    if (table.blocks.size() > std::max(have, num_blocks)) TakeCopyOfTail(i, have);
+    for (size_t b = have; b < table.blocks.size(); ++b) {
       table.bases.push_back(pool_->data(table.blocks[b]));
     }
   }
   return status;
+}
+
+// Puts blocks[copy] in the place of the tail. All of the block is copied: keys are stored
+// transposed, so that those of the first few tokens are spread over all of it.
+void Sequence::TakeCopyOfTail(size_t group, size_t copy) {
+  GroupTable& table = tables_[group];
+  const size_t tail = length_ / kTokens;
+  const BlockId from = table.blocks[tail], to = table.blocks[copy];
+  std::memcpy(pool_->data(to), pool_->data(from), geometry_->groups[group].block_bytes);
+  table.blocks.erase(table.blocks.begin() + static_cast<ptrdiff_t>(copy));
+  table.blocks[tail] = to;
+  table.bases[tail] = pool_->data(to);
+  pool_->Release(from);
 }
 
 void Sequence::Commit(uint32_t num_tokens) {
@@ -120,6 +145,42 @@ void Sequence::Truncate(uint32_t length) {
   length_ = length;
 }
 
+Sequence Sequence::Fork() const {
+  Sequence fork(*geometry_, *pool_);
+  const size_t num_blocks = CeilDiv(length_, kTokens);
+  for (size_t i = 0; i < tables_.size(); ++i) {
+    const GroupTable& table = tables_[i];
+    const auto end = static_cast<ptrdiff_t>(num_blocks);
+    fork.tables_[i] = {.blocks = {table.blocks.begin(), table.blocks.begin() + end},
+                       .bases = {table.bases.begin(), table.bases.begin() + end},
+                       .num_dropped = table.num_dropped};
+    for (size_t b = table.num_dropped; b < num_blocks; ++b) pool_->AddRef(table.blocks[b]);
+  }
+  fork.length_ = length_;
+  return fork;
+}
+
+void Sequence::AppendShared(std::span<const BlockId> row) {
+  TAEL_CHECK(row.size() == tables_.size() && length_ % kTokens == 0);
+  for (size_t i = 0; i < tables_.size(); ++i) {
+    GroupTable& table = tables_[i];
+    TAEL_CHECK(table.blocks.size() == length_ / kTokens);
+    if (row[i] == kNullBlock) {
+      TAEL_CHECK(table.num_dropped == table.blocks.size());
+      ++table.num_dropped;
+    } else {
+      pool_->AddRef(row[i]);
+    }
+    table.blocks.push_back(row[i]);
+    table.bases.push_back(row[i] == kNullBlock ? nullptr : pool_->data(row[i]));
+  }
+  length_ += kTokens;
+}
+
+bool Sequence::Needs(GroupId group, uint32_t block, uint32_t length) const {
+  return block >= FirstVisible(length, geometry_->group(group).shape.window) / kTokens;
+}
+
 Sequence::View Sequence::Blocks(GroupId group) const {
   const GroupTable& table = tables_[static_cast<size_t>(group)];
   return {std::span(table.bases).subspan(table.num_dropped), table.num_dropped * kTokens};
@@ -129,6 +190,7 @@ std::byte* Sequence::MutableBlock(GroupId group, uint32_t token) const {
   const GroupTable& table = tables_[static_cast<size_t>(group)];
   const uint32_t block = token / kTokens;
   TAEL_CHECK(block >= table.num_dropped && block < table.blocks.size());
+  TAEL_CHECK(pool_->refs(table.blocks[block]) == 1);  // nobody writes what others read
   return pool_->data(table.blocks[block]);
 }
 
@@ -142,6 +204,23 @@ uint64_t Sequence::bytes_in_use() const {
     const uint64_t live = tables_[i].blocks.size() - tables_[i].num_dropped;
     bytes += live * geometry_->groups[i].block_bytes;
   }
+  return bytes;
+}
+
+uint64_t UniqueBytes(std::span<const Sequence* const> sequences) {
+  std::vector<std::pair<BlockId, uint64_t>> blocks;
+  for (const Sequence* sequence : sequences) {
+    const auto& groups = sequence->geometry().groups;
+    for (size_t i = 0; i < groups.size(); ++i) {
+      for (BlockId id : sequence->table(GroupId{static_cast<uint32_t>(i)})) {
+        if (id != kNullBlock) blocks.emplace_back(id, groups[i].block_bytes);
+      }
+    }
+  }
+  std::ranges::sort(blocks);
+  blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
+  uint64_t bytes = 0;
+  for (const auto& [id, size] : blocks) bytes += size;
   return bytes;
 }
 

@@ -6,6 +6,9 @@
 // Tables are append-only: a dropped position keeps its place as kNullBlock, so logical block index
 // = token / 16 for ever, and dropping is moving a head index (O(1), no memmove).
 //
+// Blocks may be shared with other sequences and with the prefix index (prefix_index.h). A shared
+// block is never written: a sequence that has to fill the rest of one gets a copy in Extend().
+//
 // Owned by the thread that schedules; not synchronised. Worker threads read tables and write into
 // blocks between two calls, never during one.
 #pragma once
@@ -34,8 +37,9 @@ class Sequence {
   // Sizes the tables once for a context of this many tokens, so that Extend() never allocates heap.
   void ReserveTables(uint32_t max_tokens);
 
-  // Makes room for `num_tokens` more in every group, all or nothing.
-  // Fails: kNoFreeBlocks; then nothing has changed.
+  // Makes room for `num_tokens` more in every group, all or nothing. Where they begin in a block
+  // that somebody else holds too, the sequence gets a copy of it first (copy-on-write); the copies
+  // are part of the same allocation. Fails: kNoFreeBlocks; then nothing has changed.
   Status Extend(uint32_t num_tokens);
   // Declares `num_tokens` of the room filled, then frees the blocks of windowed groups that no
   // later query can see. Requires: Extend() made the room.
@@ -48,6 +52,18 @@ class Sequence {
   // and no window has moved past them. (0 always: nothing is seen.)
   bool CanTruncate(uint32_t length) const;
 
+  // Another sequence with the same tokens. All blocks that hold one of them are shared, the partly
+  // filled last one included; room that was never filled is not. Of the two, the one that extends
+  // first gets a copy of that last block. Requires: before anything is written into room that was
+  // there already, Extend() is called again.
+  Sequence Fork() const;
+  // Appends 16 tokens whose KV somebody else holds: a block for each group, which gets one more
+  // reference, or kNullBlock where the group has dropped them. Requires: length() is a multiple of
+  // 16, there is no room after it, and no null follows a group's first block.
+  void AppendShared(std::span<const BlockId> row);
+  // Whether the query at `length`, or any later one, may look at this block of the group.
+  bool Needs(GroupId group, uint32_t block, uint32_t length) const;
+
   // Base addresses of the live blocks of a group in token order, and the token index of the first
   // slot of the first of them. Valid until the next non-const call. [first live .. capacity)
   struct View {
@@ -59,7 +75,8 @@ class Sequence {
   std::byte* MutableBlock(GroupId group, uint32_t token) const;
 
   std::span<const BlockId> table(GroupId group) const;  // kNullBlock where dropped
-  uint64_t bytes_in_use() const;
+  const Geometry& geometry() const { return *geometry_; }
+  uint64_t bytes_in_use() const;  // of all its blocks, also those that others hold too
 
  private:
   struct GroupTable {
@@ -67,6 +84,8 @@ class Sequence {
     std::vector<const std::byte*> bases;  // bases[i] belongs to blocks[i]; null where dropped
     uint32_t num_dropped = 0;             // the head index, in blocks
   };
+  bool TailIsShared(const GroupTable& table) const;
+  void TakeCopyOfTail(size_t group, size_t copy);
   void ReleaseFrom(size_t group, size_t first_block);
   void ReleaseAll();
 
@@ -76,5 +95,8 @@ class Sequence {
   std::vector<BlockPool::Request> requests_;  // scratch of Extend(): one per group
   uint32_t length_ = 0;
 };
+
+// Bytes of the blocks that these sequences hold between them, each counted once.
+uint64_t UniqueBytes(std::span<const Sequence* const> sequences);
 
 }  // namespace tael::kv

@@ -1,0 +1,104 @@
+// For tests only: pools of small blocks, and KV whose every token tells which text it belongs to.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "kv/block_pool.h"
+#include "kv/sequence.h"
+
+namespace tael::kv {
+
+inline constexpr uint32_t kTestTokens = kernels::kBlockTokens;
+inline constexpr size_t kTestBlock = 64;  // 4 bytes of KV for each token
+
+// Groups of equal blocks, one for each window (0: sees everything).
+inline Geometry TestGeometry(std::span<const uint32_t> windows) {
+  Geometry geometry;
+  for (const uint32_t window : windows) {
+    LayerGroup group;
+    group.block_bytes = kTestBlock;
+    group.shape.window = window;
+    geometry.groups.push_back(group);
+  }
+  return geometry;
+}
+
+inline std::unique_ptr<BlockPool> TestPool(mem::MemoryBudget& budget, const Geometry& geometry,
+                                           size_t num_blocks) {
+  PoolOptions options;
+  for (const LayerGroup& group : geometry.groups) options.block_bytes.push_back(group.block_bytes);
+  options.slab_bytes = 4096;
+  options.page_bytes = 4096;
+  options.capacity_bytes = num_blocks * kTestBlock;
+  options.poison_freed = true;  // whoever reads a block after its release does not find its KV
+  auto pool = BlockPool::Create(budget, std::move(options));
+  EXPECT_TRUE(pool.has_value()) << (pool ? "" : pool.error().Message());
+  return *std::move(pool);
+}
+
+inline std::vector<TokenId> Ids(std::span<const int> ids) {
+  std::vector<TokenId> tokens;
+  for (const int id : ids) tokens.push_back(TokenId{id});
+  return tokens;
+}
+
+// What stands in for the KV of tokens[i]: it depends on the text up to there and on the group, as
+// real KV does.
+inline std::vector<uint32_t> KvOf(std::span<const TokenId> tokens, size_t group,
+                                  uint64_t salt = 0) {
+  std::vector<uint32_t> kv;
+  uint32_t hash = 2166136261u + static_cast<uint32_t>(group) + static_cast<uint32_t>(salt) * 7919;
+  for (const TokenId token : tokens) {
+    hash = (hash ^ static_cast<uint32_t>(ToInt(token))) * 16777619u + 1;
+    kv.push_back(hash);
+  }
+  return kv;
+}
+
+// Computes tokens[length..end) of a sequence that holds the first `length` of them.
+inline Status Feed(Sequence& sequence, std::span<const TokenId> tokens, size_t end,
+                   uint64_t salt = 0) {
+  const uint32_t begin = sequence.length();
+  TAEL_RETURN_IF_ERROR(sequence.Extend(static_cast<uint32_t>(end - begin)));
+  for (size_t i = 0; i < sequence.geometry().groups.size(); ++i) {
+    const std::vector<uint32_t> kv = KvOf(tokens.first(end), i, salt);
+    for (uint32_t t = begin; t < end; ++t) {
+      std::byte* block = sequence.MutableBlock(GroupId{static_cast<uint32_t>(i)}, t);
+      std::memcpy(block + t % kTestTokens * sizeof(uint32_t), &kv[t], sizeof(uint32_t));
+    }
+  }
+  sequence.Commit(static_cast<uint32_t>(end - begin));
+  return {};
+}
+
+// Whether all KV that a continuation looks at is there, and that of these tokens.
+inline testing::AssertionResult Holds(const Sequence& sequence, std::span<const TokenId> tokens,
+                                      uint64_t salt = 0) {
+  const uint32_t length = sequence.length();
+  if (tokens.size() < length) return testing::AssertionFailure() << "more tokens than expected";
+  for (size_t i = 0; i < sequence.geometry().groups.size(); ++i) {
+    const std::vector<uint32_t> kv = KvOf(tokens.first(length), i, salt);
+    const uint32_t window = sequence.geometry().groups[i].shape.window;
+    const uint32_t visible = window == 0 || length < window ? 0 : length - window + 1;
+    const Sequence::View view = sequence.Blocks(GroupId{static_cast<uint32_t>(i)});
+    if (view.first_token > visible) return testing::AssertionFailure() << "a window has a hole";
+    for (uint32_t t = view.first_token; t < length; ++t) {
+      uint32_t found = 0;
+      const std::byte* block = view.blocks[(t - view.first_token) / kTestTokens];
+      std::memcpy(&found, block + t % kTestTokens * sizeof(found), sizeof(found));
+      if (found == kv[t]) continue;
+      return testing::AssertionFailure() << "token " << t << " of group " << i << " is another's";
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+}  // namespace tael::kv
