@@ -1,0 +1,73 @@
+// Files that are written whole or not at all, and read front to back in small steps: what a
+// snapshot needs of the file system. Neither side keeps what it has gone past in the page cache,
+// which counts against a memory limit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+
+namespace tael::kv {
+
+class FileHandle {
+ public:
+  FileHandle() = default;
+  explicit FileHandle(int fd) : fd_(fd) {}
+  FileHandle(FileHandle&& other) noexcept;
+  FileHandle& operator=(FileHandle&& other) noexcept;
+  ~FileHandle();
+  int get() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+// A new content for `path`. Until Commit() has returned, whoever opens `path` finds the old one,
+// also after a crash; without Commit() it stays.
+class NewFile {
+ public:
+  // Readable by its owner only: it holds what users said. Fails: kIo, kNotFound (the folder).
+  static Result<NewFile> Create(const std::string& path);
+  NewFile(NewFile&&) noexcept = default;
+  NewFile& operator=(NewFile&&) = delete;
+  ~NewFile();
+
+  Status Write(const void* data, size_t bytes);  // Fails: kIo, naming a full disk
+  Status Commit();
+
+ private:
+  NewFile(std::string path, FileHandle file);
+  Error Failed(const char* what, int error) const;
+
+  std::string path_;
+  std::string temporary_;
+  FileHandle file_;
+  uint64_t written_ = 0;
+  uint64_t synced_ = 0;
+};
+
+class OldFile {
+ public:
+  // Fails: kNotFound; kIo for whatever is no regular file that can be read.
+  static Result<OldFile> Open(const std::string& path);
+
+  uint64_t size() const { return size_; }
+  uint64_t left() const { return size_ - offset_; }
+  Status Read(void* data, size_t bytes);  // Fails: kMalformed past the end; kIo
+  Status Skip(uint64_t bytes);            // Fails: kMalformed past the end
+
+ private:
+  OldFile(std::string path, FileHandle file, uint64_t size);
+  Error PastTheEnd() const;
+
+  std::string path_;
+  FileHandle file_;
+  uint64_t size_ = 0;
+  uint64_t offset_ = 0;
+  uint64_t dropped_ = 0;  // of the page cache
+};
+
+}  // namespace tael::kv
