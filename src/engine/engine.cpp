@@ -109,6 +109,12 @@ Session Engine::NewSession() {
   return {*this, std::move(sequence)};
 }
 
+Session Session::Fork() const {
+  kv::Sequence sequence = sequence_.Fork();
+  sequence.ReserveTables(engine_->context_length());
+  return {*engine_, std::move(sequence)};
+}
+
 Status Session::Feed(std::span<const TokenId> tokens, const FeedOptions& options, Sink sink) {
   return Feed(tokens, options, sink, [](uint32_t) {});
 }

@@ -21,6 +21,7 @@
 #include "exec/forward.h"
 #include "exec/thread_team.h"
 #include "kv/block_pool.h"
+#include "kv/prefix_index.h"
 #include "kv/sequence.h"
 #include "mem/memory_budget.h"
 #include "model/model.h"
@@ -126,6 +127,17 @@ class Session {
   Status Feed(std::span<const TokenId> tokens, const FeedOptions& options, Sink sink,
               Progress progress);
   Status Feed(std::span<const TokenId> tokens, const FeedOptions& options, Sink sink);
+
+  // Another session that has come as far as this one and shares its blocks; what the two do from
+  // here on stays their own.
+  Session Fork() const;
+  // Begins with the longest prefix of `tokens` that `index` holds, at most `most` tokens of it;
+  // returns how many tokens that is. The logits behind them are not there: leave at least one token
+  // to Feed(). Requires: length() is 0; the index is of this engine's pool.
+  uint32_t Adopt(kv::PrefixIndex& index, std::span<const TokenId> tokens, uint64_t salt,
+                 uint32_t most) {
+    return index.Adopt(tokens, salt, most, sequence_);
+  }
 
   // Forgets tokens from the end. Requires: CanTruncate(length).
   void Truncate(uint32_t length) { sequence_.Truncate(length); }

@@ -1,0 +1,79 @@
+#include "engine/prefix_context.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <span>
+#include <string>
+
+#include "kv/hash.h"
+
+namespace tael::engine {
+namespace {
+
+// Where weights differ they differ all over the file, so that a few pieces tell two models apart;
+// each may bring 64 KiB of the file into memory.
+constexpr size_t kNumPieces = 16;
+constexpr size_t kPieceBytes = 4096;
+
+uint64_t DigestOf(const model::Model& model) {
+  const std::span<const std::byte> bytes = model.mapping().bytes();
+  const size_t data_offset = std::min<size_t>(model.file().data_offset(), bytes.size());
+  uint64_t digest = kv::Hash64(bytes.data(), data_offset, bytes.size());
+  for (size_t i = 0; i < kNumPieces; ++i) {
+    const std::span<const std::byte> data = bytes.subspan(data_offset);
+    const std::span<const std::byte> piece = data.subspan(data.size() / kNumPieces * i);
+    digest = kv::Hash64(piece.data(), std::min(piece.size(), kPieceBytes), digest);
+  }
+  return digest;
+}
+
+Result<std::string> DescribeModel(const model::Model& model) {
+  const std::string& path = model.mapping().path();
+  struct stat info = {};
+  if (::stat(path.c_str(), &info) != 0) {
+    return Error{ErrorCode::kIo, "cannot stat", "\"" + path + "\": " + std::strerror(errno)};
+  }
+  return std::to_string(DigestOf(model)) + " of " + std::to_string(model.weights_bytes()) +
+         " bytes at " + std::to_string(info.st_mtim.tv_sec) + "." +
+         std::to_string(info.st_mtim.tv_nsec);
+}
+
+// "0: 1; 1: 1; ...": what `number` gives for the layers of each group.
+template <class Number>
+std::string ByLayer(const kv::Geometry& geometry, const Number& number) {
+  std::string text;
+  for (size_t layer = 0; layer < geometry.places.size(); ++layer) {
+    const kv::LayerGroup& group = geometry.group(geometry.places[layer].group);
+    text += std::to_string(layer) + ": " + std::to_string(number(group.shape)) + "; ";
+  }
+  return text;
+}
+
+std::string DescribeRope(const model::ModelDescription& model, uint32_t context_length) {
+  std::string text;
+  for (const model::RopeDescription& rope : model.ropes) {
+    text += std::to_string(rope.base) + " / " + std::to_string(rope.linear_factor) + " * " +
+            std::to_string(rope.magnitude) + "; ";
+  }
+  const uint32_t original = model.rope_original_context;
+  return text + (original != 0 && context_length > original ? "long" : "");
+}
+
+}  // namespace
+
+Result<kv::PrefixContext> MakePrefixContext(const Engine& engine) {
+  const MemoryPlan& plan = engine.plan();
+  kv::PrefixContext context;
+  TAEL_ASSIGN_OR_RETURN(context.model, DescribeModel(engine.model()));
+  context.kv_type = ByLayer(
+      plan.geometry, [](const kv::LayerShape& shape) { return static_cast<int>(shape.type); });
+  if (plan.workspace.compute == exec::Compute::kReference) context.kv_type += "reference";
+  context.rope = DescribeRope(engine.model().description(), plan.context_length);
+  context.window = ByLayer(plan.geometry, [](const kv::LayerShape& shape) { return shape.window; });
+  return context;
+}
+
+}  // namespace tael::engine
