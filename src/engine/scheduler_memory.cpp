@@ -1,0 +1,116 @@
+// What the scheduler gives back when blocks run out, or somebody asks (the order: reclaim.h).
+#include <algorithm>
+#include <string>
+
+#include "base/units.h"
+#include "engine/scheduler_loop.h"
+
+namespace tael::engine {
+namespace {
+
+// What cannot be moved may take so much of the pool: one part in two.
+constexpr uint64_t kPinnedShare = 2;
+
+}  // namespace
+
+std::unique_ptr<kv::PrefixIndex> MakeIndex(Engine& engine, uint64_t max_bytes) {
+  constexpr uint64_t kLeastRows = 16;
+  const uint64_t least = kLeastRows * engine.plan().geometry.RowBytes();
+  if (max_bytes == 0) max_bytes = engine.pool().Stats().capacity_bytes;
+  // Its table of rows is small beside them, but a budget may have nothing left at all.
+  for (; max_bytes >= least; max_bytes /= 2) {
+    auto index = kv::PrefixIndex::Create(engine.budget(), engine.plan().geometry, engine.pool(),
+                                         {.max_bytes = max_bytes});
+    if (index) return *std::move(index);
+  }
+  return nullptr;
+}
+
+// A pass found no blocks.
+void SchedulerLoop::FindRoom() {
+  const uint64_t bytes = plan_.CountNewRows() * account_.row_bytes();
+  const uint64_t preemptions = stats_.preemptions;
+  const uint64_t freed = Reclaim(*this, bytes, ReclaimStep::kPreempt);
+  if (freed > 0 || stats_.preemptions > preemptions) return;
+  // Nothing is left to take, and one request is too large. Admission keeps this from happening.
+  Choice& choice = *plan_.parts().back().choice;
+  Log("no room for a request of " + std::to_string(choice.writer->history().size()) + " tokens");
+  choice.writer->Finish(FinishReason::kMemory);
+  Settle(choice);
+  ForgetDone();
+}
+
+uint64_t SchedulerLoop::EvictIdleRows(uint64_t bytes) {
+  if (index_ == nullptr) return 0;
+  const uint64_t freed = index_->Evict(bytes);
+  if (freed == 0) return 0;
+  ++room_version_;
+  stats_.evicted_bytes += freed;
+  Log("reclaim: " + FormatSize(freed) + " of idle prefix rows");
+  return freed;
+}
+
+// The sequence that is due last; of those whose readers are slow, if there are any.
+bool SchedulerLoop::PreemptLast(uint64_t& freed_bytes) {
+  Choice* last = nullptr;
+  for (const auto& job : active_) {
+    for (const auto& choice : job->choices) {
+      if (choice->state != State::kRuns) continue;
+      const bool spared = last != nullptr && last->job.full_since && !job->full_since;
+      if (!spared) last = choice.get();
+    }
+  }
+  if (last == nullptr || NumRunning() == 1) return false;
+  const uint64_t before = engine_.pool().Stats().block_bytes_in_use;
+  Preempt(*last);
+  freed_bytes = before - engine_.pool().Stats().block_bytes_in_use;
+  return true;
+}
+
+// Its rows become idle ones, so that what nobody needs meanwhile is there when it goes on.
+void SchedulerLoop::Preempt(Choice& choice) {
+  Publish(choice);
+  Log("reclaim: a sequence of " + std::to_string(choice.held()) + " tokens is preempted");
+  choice.session.reset();
+  choice.state = State::kPreempted;
+  choice.computes_for_us = 0;
+  ++stats_.preemptions;
+  ++room_version_;
+}
+
+uint64_t SchedulerLoop::Trim(TrimLevel level) {
+  const bool critical = level == TrimLevel::kCritical;
+  const uint64_t before = engine_.pool().Stats().block_bytes_in_use;
+  if (critical) pressure_until_ = Clock::now() + options_.pressure_hold;
+  Reclaim(*this, ~uint64_t{0}, critical ? ReclaimStep::kPreempt : ReclaimStep::kIdlePrefixRows);
+  const uint64_t freed = before - engine_.pool().Stats().block_bytes_in_use;
+  ++stats_.trims;
+  stats_.trimmed_bytes += freed;
+  Log(std::string("trim: ") + (critical ? "critical" : "moderate") + " gave back " +
+      FormatSize(freed));
+  TellStats(true);
+  return freed;
+}
+
+// A prompt that was to stay has been computed. False, after its answer has failed, if it cannot.
+bool SchedulerLoop::KeepPinned(const Choice& choice) {
+  const std::vector<TokenId>& prompt = choice.job.request.prompt;
+  KvAccount::Blocks pinned = account_.For(static_cast<uint32_t>(prompt.size()), 0);
+  Add(pinned, pinned_);
+  KvAccount::Blocks shared = account_.None();
+  for (uint64_t i = 0; i < kPinnedShare; ++i) Add(shared, pinned);
+  const uint64_t whole_rows = prompt.size() - prompt.size() % kernels::kBlockTokens;
+  if (account_.Fit(shared) && index_->Pin(prompt, choice.job.request.salt) == whole_rows) {
+    pinned_ = std::move(pinned);
+    return true;
+  }
+  choice.job.dropped = true;
+  ++stats_.failed;
+  choice.job.answer->Fail({ErrorCode::kOutOfBudget, "the pinned prompt is too large",
+                           std::to_string(prompt.size()) +
+                               " tokens; pinned prompts may take half of the KV pool in all: "
+                               "shorten it or raise the budget"});
+  return false;
+}
+
+}  // namespace tael::engine
