@@ -1,38 +1,12 @@
 #include "mem/system_memory.h"
 
 #include <algorithm>
-#include <charconv>
-#include <fstream>
-#include <optional>
-#include <sstream>
-#include <string_view>
 
 #include "mem/cgroups.h"
+#include "mem/kernel_file.h"
 
 namespace tael::mem {
 namespace {
-
-std::optional<uint64_t> ReadNumber(const std::string& path) {
-  std::ifstream file(path);
-  std::string word;
-  if (!(file >> word)) return std::nullopt;
-  uint64_t value = 0;
-  const auto [end, ec] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (ec != std::errc{} || end != word.data() + word.size()) return std::nullopt;  // "max"
-  return value;
-}
-
-// The value after `key` in a file of "key value" lines.
-std::optional<uint64_t> ReadField(const std::string& path, std::string_view key) {
-  std::ifstream file(path);
-  std::string word;
-  uint64_t value = 0;
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream fields(line);
-    if (fields >> word >> value && word == key) return value;
-  }
-  return std::nullopt;
-}
 
 // The names that a version of cgroups has for its files, and for the fields of memory.stat.
 struct CgroupNames {
@@ -67,6 +41,8 @@ std::optional<uint64_t> LeftIn(const std::string& folder, const CgroupNames& nam
   return *limit - std::min(*limit, used);
 }
 
+const CgroupNames& NamesOf(bool v2) { return v2 ? kV2 : kV1; }
+
 }  // namespace
 
 uint64_t AvailableBytes(const std::string& root) {
@@ -74,10 +50,33 @@ uint64_t AvailableBytes(const std::string& root) {
   if (!available) return 0;
   uint64_t left = *available * 1024;
   ForEachCgroup(root, "memory", [&left](const std::string& folder, bool v2) {
-    const auto here = LeftIn(folder, v2 ? kV2 : kV1);
+    const auto here = LeftIn(folder, NamesOf(v2));
     if (here) left = std::min(left, *here);
   });
   return left;
+}
+
+std::optional<uint64_t> FileRoomIn(const std::string& folder, bool v2) {
+  const CgroupNames& names = NamesOf(v2);
+  const auto limit = ReadNumber(folder + "/" + names.limit);
+  const auto usage = ReadNumber(folder + "/" + names.usage);
+  // Version 1 writes "no limit" as a number that no machine reaches.
+  constexpr uint64_t kNoLimit = uint64_t{1} << 50;
+  if (!limit || !usage || *limit >= kNoLimit) return std::nullopt;
+  const std::string stat = folder + "/memory.stat";
+  const uint64_t files = ReadField(stat, names.inactive_file).value_or(0) +
+                         ReadField(stat, names.active_file).value_or(0);
+  const uint64_t others = *usage - std::min(*usage, files);
+  return *limit - std::min(*limit, others);
+}
+
+std::optional<uint64_t> FileRoomBytes(const std::string& root) {
+  std::optional<uint64_t> least;
+  ForEachCgroup(root, "memory", [&least](const std::string& folder, bool v2) {
+    const auto room = FileRoomIn(folder, v2);
+    if (room) least = std::min(least.value_or(*room), *room);
+  });
+  return least;
 }
 
 }  // namespace tael::mem

@@ -1,7 +1,8 @@
-// What the system can spare: for `--budget auto`.
+// What the system can spare: for `--budget auto`, and for weights that lose their room.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace tael::mem {
@@ -10,5 +11,12 @@ namespace tael::mem {
 // what is left under the memory cgroups (v1 and v2) that it is in. 0 when nothing can be read.
 // `root` is prefixed to /proc and /sys, so that tests can put fixtures there.
 uint64_t AvailableBytes(const std::string& root = "");
+
+// What one control group leaves for file pages: its limit less everything in it that is no file
+// page. None where it has no limit, or cannot be read.
+std::optional<uint64_t> FileRoomIn(const std::string& folder, bool v2);
+
+// The smallest of that over all groups that this process is in; none where no group has a limit.
+std::optional<uint64_t> FileRoomBytes(const std::string& root = "");
 
 }  // namespace tael::mem

@@ -88,5 +88,17 @@ TEST_F(AvailableBytesTest, FilePagesThatNobodyHasMappedAreFree) {
   EXPECT_EQ(Available(), 270 * kMb);
 }
 
+TEST_F(AvailableBytesTest, WhatIsNoFilePageTakesRoomFromFilePages) {
+  EXPECT_EQ(FileRoomBytes(root_.string()), std::nullopt);
+  Write("/proc/self/cgroup", "0::/outer/a\n");
+  WriteV2("/outer/a", "max", 450 * kMb);
+  EXPECT_EQ(FileRoomBytes(root_.string()), std::nullopt);
+  WriteV2("/outer", std::to_string(500 * kMb), 450 * kMb);
+  Write("/sys/fs/cgroup/outer/memory.stat", "inactive_file 40000000\nactive_file 300000000\n");
+  EXPECT_EQ(FileRoomBytes(root_.string()), 390 * kMb);
+  WriteV2("/outer", std::to_string(100 * kMb), 450 * kMb);
+  EXPECT_EQ(FileRoomBytes(root_.string()), 0u);
+}
+
 }  // namespace
 }  // namespace tael::mem
