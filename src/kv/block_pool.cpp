@@ -102,6 +102,7 @@ Result<std::unique_ptr<BlockPool>> BlockPool::Create(mem::MemoryBudget& budget,
 
 Status BlockPool::Init(mem::MemoryBudget& budget, const PoolOptions& options) {
   poison_freed_ = options.poison_freed;
+  commit_all_ = options.commit_all;
   TAEL_RETURN_IF_ERROR(MakeBins(options));
   const size_t large_page = options.large_pages ? mem::LargePageBytes() : 0;
   large_pages_ = large_page != 0 && slab_bytes_ % large_page == 0;
@@ -118,6 +119,10 @@ Status BlockPool::Init(mem::MemoryBudget& budget, const PoolOptions& options) {
   slabs_ = std::vector<Slab>(num_slabs);
   refs_ = std::vector<std::atomic<uint32_t>>(num_slabs * kSlotsPerSlab);
   num_free_slabs_ = static_cast<uint32_t>(num_slabs);
+  if (commit_all_) {
+    range_.Commit();
+    reservation_.SetUsed(committed_bytes());
+  }
   return {};
 }
 
@@ -286,7 +291,7 @@ size_t BlockPool::ClaimFreshSlab(uint32_t bin, std::span<BlockId> out) {
 void BlockPool::CommitSlab(Slab& slab) {
   slab.touched_bits.store(LowBits(slab.num_slots), std::memory_order_relaxed);
   touched_bytes_ += static_cast<uint64_t>(slab.num_slots) * slab.block_bytes;
-  reservation_.SetUsed(touched_bytes_);
+  reservation_.SetUsed(committed_bytes());
 }
 
 // Makes claimed blocks the caller's: one reference each, and the ledger knows of them.
@@ -310,7 +315,7 @@ void BlockPool::Publish(std::span<const BlockId> ids) {
                                std::memory_order_relaxed);
     touched_bytes_ += slab.block_bytes;
   }
-  reservation_.SetUsed(touched_bytes_);
+  reservation_.SetUsed(committed_bytes());
 }
 
 void BlockPool::AddRef(BlockId id) {
@@ -357,9 +362,9 @@ void BlockPool::RetireIfEmpty(uint32_t slab_index) {
                            : static_cast<size_t>(std::bit_width(touched)) * slab.block_bytes;
     const size_t offset = slab_index * slab_bytes_;
     // Poisoned blocks keep their NaNs: zeros would hide a read after the release.
-    if (!poison_freed_)
+    if (!poison_freed_ && !commit_all_)
       range_.Discard(offset, std::min(slab_bytes_, RoundUp(end, mem::PageSize())));
-    reservation_.SetUsed(touched_bytes_);
+    reservation_.SetUsed(committed_bytes());
   }
   slab.bin.store(kNoBin, std::memory_order_relaxed);
   slab.num_slots = 0;
@@ -448,7 +453,7 @@ bool BlockPool::CheckInvariants() const {
     if (slab.num_slots == 0) ++num_free_slabs;
   }
   return num_free_slabs == num_free_slabs_ && touched_bytes == touched_bytes_ &&
-         reservation_.used_bytes() == touched_bytes_;
+         reservation_.used_bytes() == committed_bytes();
 }
 
 }  // namespace tael::kv

@@ -46,6 +46,7 @@ struct PoolOptions {
   size_t page_bytes = 0;            // 0: the system's; tests inject others
   bool poison_freed = false;        // debugging: freed blocks read as NaN, and stay mapped
   bool large_pages = false;         // where the system has them and they divide a slab
+  bool commit_all = false;          // all pages now and for good, instead of as blocks are used
 };
 
 struct PoolStats {
@@ -103,6 +104,16 @@ class BlockPool {
   uint64_t NumInUse(SizeClass size_class) const;
   PoolStats Stats() const;
 
+  // A block that lies elsewhere now.
+  struct Move {
+    BlockId from, to;
+  };
+  // Moves blocks, with their references, out of slabs that are mostly empty into holes of others of
+  // the same block size, so that whole slabs return to the kernel. Whoever holds a block then has
+  // to look it up in the moves, which are sorted by `from`, before anything else happens here.
+  // Requires: no other thread is inside the pool, or reads or writes a block.
+  std::vector<Move> Compact();
+
   // Recomputes every count from bitmaps and references. O(blocks); for tests and fuzzers.
   // Requires: no other thread is inside the pool.
   bool CheckInvariants() const;
@@ -131,6 +142,7 @@ class BlockPool {
   Status MakeBins(const PoolOptions& options);
   Status ReserveMemory(mem::MemoryBudget& budget, uint64_t capacity_bytes);
   void CommitSlab(Slab& slab);
+  uint64_t committed_bytes() const { return commit_all_ ? range_.size() : touched_bytes_; }
 
   // Claiming takes bits only; what was claimed is either published, or put back.
   bool Claim(const Request& request);
@@ -141,6 +153,8 @@ class BlockPool {
   size_t ClaimFreshSlab(uint32_t bin, std::span<BlockId> out);
   void Publish(std::span<const BlockId> ids);
   void PutBack(BlockId id);
+  void CompactBin(uint32_t bin, std::vector<Move>& moves);
+  BlockId MoveTo(uint32_t slab_index, BlockId from);
   void RetireIfEmpty(uint32_t slab_index);
   uint64_t CountFreeLocked(uint32_t bin) const;
   bool SlabIsSound(uint32_t slab_index) const;
@@ -151,6 +165,7 @@ class BlockPool {
   size_t slab_bytes_ = 0;
   bool poison_freed_ = false;
   bool large_pages_ = false;
+  bool commit_all_ = false;
   std::vector<Bin> bins_;
   std::vector<uint32_t> bin_of_class_;
   std::vector<Slab> slabs_;
@@ -158,7 +173,7 @@ class BlockPool {
 
   mutable std::mutex mutex_;  // slabs changing hands, and the three below
   uint32_t num_free_slabs_ = 0;
-  uint64_t touched_bytes_ = 0;  // also told to reservation_
+  uint64_t touched_bytes_ = 0;  // as committed_bytes(), also told to reservation_
 };
 
 }  // namespace tael::kv

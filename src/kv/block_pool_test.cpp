@@ -297,6 +297,59 @@ TEST_F(PoolTest, SlabsWanderBetweenBlockSizes) {
   Give(small);
 }
 
+TEST_F(PoolTest, AnEagerPoolIsInMemoryFromStartToEnd) {
+  Make({.block_bytes = {kBlock},
+        .capacity_bytes = 32 * kBlock,
+        .slab_bytes = 8 * kBlock,
+        .commit_all = true});
+  const size_t all = 32 * kBlock / mem::PageSize();
+  EXPECT_EQ(ResidentPages(*pool), all);
+  EXPECT_EQ(budget.Snapshot().used_bytes, 32 * kBlock);
+  Give(Take(10));
+  EXPECT_EQ(ResidentPages(*pool), all);
+  EXPECT_EQ(budget.Snapshot().used_bytes, 32 * kBlock);
+}
+
+// Where the block is after the moves.
+BlockId Find(std::span<const BlockPool::Move> moves, BlockId id) {
+  const auto found = std::ranges::find(moves, id, &BlockPool::Move::from);
+  return found == moves.end() ? id : found->to;
+}
+
+TEST_F(PoolTest, CompactingGivesSlabsBackAndKeepsWhatBlocksHold) {
+  std::mt19937 rng(7);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<BlockId> ids = Take(32);
+    std::ranges::shuffle(ids, rng);
+    const size_t kept = 1 + rng() % 31;
+    Give(std::span(ids).subspan(kept));
+    ids.resize(kept);
+    for (size_t i = 0; i < kept; ++i) {
+      std::memset(pool->data(ids[i]), static_cast<int>(i + 1), kBlock);
+      if (i % 3 == 0) pool->AddRef(ids[i]);
+    }
+    const std::vector<BlockPool::Move> moves = pool->Compact();
+    ASSERT_TRUE(pool->CheckInvariants());
+    EXPECT_EQ(pool->Stats().num_slabs_in_use, (kept + 7) / 8) << kept << " blocks, 8 to a slab";
+    EXPECT_TRUE(std::ranges::is_sorted(moves, {}, &BlockPool::Move::from));
+    for (size_t i = 0; i < kept; ++i) {
+      const BlockId now = Find(moves, ids[i]);
+      EXPECT_EQ(pool->data(now)[0], static_cast<std::byte>(i + 1));
+      EXPECT_EQ(pool->data(now)[kBlock - 1], static_cast<std::byte>(i + 1));
+      EXPECT_EQ(pool->refs(now), i % 3 == 0 ? 2u : 1u);
+      if (i % 3 == 0) pool->Release(now);
+      pool->Release(now);
+    }
+    EXPECT_EQ(pool->Stats().num_slabs_in_use, 0u);
+  }
+}
+
+TEST_F(PoolTest, CompactingMovesNothingWhereNoSlabBecomesEmpty) {
+  const std::vector<BlockId> ids = Take(15);  // of two slabs
+  EXPECT_TRUE(pool->Compact().empty());
+  Give(ids);
+}
+
 TEST_F(PoolTest, FreedBlocksReadAsNanWhenPoisoned) {
   Make({{kBlock}, 32 * kBlock, 8 * kBlock, 0, true});
   const auto ids = Take(2);

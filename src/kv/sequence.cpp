@@ -181,6 +181,19 @@ bool Sequence::Needs(GroupId group, uint32_t block, uint32_t length) const {
   return block >= FirstVisible(length, geometry_->group(group).shape.window) / kTokens;
 }
 
+void Sequence::Follow(std::span<const BlockPool::Move> moves) {
+  if (moves.empty()) return;
+  for (GroupTable& table : tables_) {
+    for (size_t i = 0; i < table.blocks.size(); ++i) {
+      const auto move =
+          std::ranges::lower_bound(moves, table.blocks[i], {}, &BlockPool::Move::from);
+      if (move == moves.end() || move->from != table.blocks[i]) continue;
+      table.blocks[i] = move->to;
+      table.bases[i] = pool_->data(move->to);
+    }
+  }
+}
+
 Sequence::View Sequence::Blocks(GroupId group) const {
   const GroupTable& table = tables_[static_cast<size_t>(group)];
   return {std::span(table.bases).subspan(table.num_dropped), table.num_dropped * kTokens};

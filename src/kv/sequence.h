@@ -64,6 +64,9 @@ class Sequence {
   // Whether the query at `length`, or any later one, may look at this block of the group.
   bool Needs(GroupId group, uint32_t block, uint32_t length) const;
 
+  // Takes over where the pool has moved blocks to (BlockPool::Compact).
+  void Follow(std::span<const BlockPool::Move> moves);
+
   // Base addresses of the live blocks of a group in token order, and the token index of the first
   // slot of the first of them. Valid until the next non-const call. [first live .. capacity)
   struct View {

@@ -233,5 +233,37 @@ TEST_F(SequenceTest, ManySequencesInterleavedLeaveNothingBehind) {
   EXPECT_EQ(pool->Stats().num_slabs_in_use, 0u);
 }
 
+TEST_F(SequenceTest, FollowsItsBlocksWhenThePoolMovesThem) {
+  geometry = TwoGroups(0);
+  Make(64, 8);
+  std::vector<Sequence> sequences;
+  for (int i = 0; i < 4; ++i) {
+    sequences.emplace_back(geometry, *pool);
+    Append(sequences.back(), 100);
+    for (uint32_t block = 0; block < 7; ++block) {
+      std::memset(sequences[i].MutableBlock(kFull, block * 16), 10 * i + 1, kBlock);
+      std::memset(sequences[i].MutableBlock(kLocal, block * 16), 10 * i + 2, kBlock);
+    }
+  }
+  sequences.erase(sequences.begin() + 1);
+  sequences[0].Truncate(20);
+  const auto before = in_use();
+  const auto moves = pool->Compact();
+  EXPECT_FALSE(moves.empty());
+  for (Sequence& sequence : sequences) sequence.Follow(moves);
+  EXPECT_EQ(in_use(), before);
+  EXPECT_EQ(pool->Stats().num_slabs_in_use, (before + 7) / 8);
+  for (int i = 0; i < 3; ++i) {
+    const int was = i == 0 ? 0 : i + 1;
+    for (const std::byte* block : sequences[i].Blocks(kFull).blocks) {
+      EXPECT_EQ(block[kBlock - 1], static_cast<std::byte>(10 * was + 1));
+    }
+    for (const std::byte* block : sequences[i].Blocks(kLocal).blocks) {
+      EXPECT_EQ(block[0], static_cast<std::byte>(10 * was + 2));
+    }
+    Append(sequences[i], 30);  // and goes on
+  }
+}
+
 }  // namespace
 }  // namespace tael::kv
