@@ -84,6 +84,14 @@ Result<std::optional<kernels::KvType>> ParseKvType(const std::string& text) {
   return Error{ErrorCode::kInvalidArgument, "unknown KV type", text + "; use f16, f32 or auto"};
 }
 
+// Whether all KV memory is taken at start.
+Result<bool> ParsePoolCommit(const std::string& text) {
+  if (text == "lazy") return false;
+  if (text == "eager") return true;
+  return Error{ErrorCode::kInvalidArgument, "unknown way to take KV memory",
+               text + "; use lazy or eager"};
+}
+
 Result<exec::Compute> ParseCompute(const std::string& text) {
   if (text == "fast") return exec::Compute::kFast;
   if (text == "reference") return exec::Compute::kReference;
@@ -140,6 +148,13 @@ void AddModelFlags(CLI::App* app, ModelFlags& model) {
                            "fast (8-bit activations) or reference (f32 activations)", ParseCompute,
                            [&model](exec::Compute compute) { model.compute = compute; })
       ->type_name("HOW");
+  AddParsed<bool>(app, "--pool-commit",
+                  "KV memory is taken as it is used (lazy) or at start (eager)", ParsePoolCommit,
+                  [&model](bool commit) { model.commit_kv = commit; })
+      ->type_name("WHEN")
+      ->default_str("lazy");
+  app->add_flag("--mlock", model.lock_weights,
+                "Keep the system from dropping weights; a warning where it refuses");
 }
 
 void AddSamplingFlags(CLI::App* app, SamplingFlags& sampling) {

@@ -30,6 +30,15 @@ void NoteStreaming(const engine::MemoryPlan& plan) {
        FormatSize(plan.min_budget_bytes) + " would hold them all");
 }
 
+// A context that nobody asked for and that is shorter than the model allows must not surprise.
+void NoteContext(uint32_t asked_for, const engine::Engine& engine) {
+  const uint32_t trained = engine.model().description().trained_context;
+  if (asked_for != 0 || engine.context_length() == trained) return;
+  Note("the budget of " + FormatSize(engine.plan().budget_bytes) + " holds a context of " +
+       std::to_string(engine.context_length()) + " tokens (the model knows " +
+       std::to_string(trained) + ")");
+}
+
 }  // namespace
 
 engine::EngineOptions ToEngineOptions(const ModelFlags& flags, engine::EngineOptions options) {
@@ -39,6 +48,8 @@ engine::EngineOptions ToEngineOptions(const ModelFlags& flags, engine::EngineOpt
   if (flags.context != 0) options.context_length = flags.context;
   options.compute = flags.compute;
   options.kv_type = flags.kv_type;
+  options.commit_kv = flags.commit_kv;
+  options.lock_weights = flags.lock_weights;
   return options;
 }
 
@@ -51,6 +62,8 @@ Result<LoadedEngine> LoadEngine(const ModelFlags& flags, engine::EngineOptions o
   loaded.load_ms = watch.milliseconds();
   if (!loaded.engine->cpus().note.empty()) Note(loaded.engine->cpus().note);
   NoteStreaming(loaded.engine->plan());
+  NoteContext(options.context_length, *loaded.engine);
+  if (!loaded.engine->lock_refusal().empty()) Note(loaded.engine->lock_refusal());
   return loaded;
 }
 

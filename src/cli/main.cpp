@@ -1,5 +1,7 @@
 // tael: the command line. Parses, runs one command, and turns what went wrong into an exit code
 // and a message.
+#include <malloc.h>
+
 #include <cstring>
 #include <exception>
 #include <utility>
@@ -42,6 +44,10 @@ int Main(int argc, char** argv) {
 }  // namespace tael::cli
 
 int main(int argc, char** argv) {
+#ifdef M_ARENA_MAX
+  // Each further arena of the C library keeps memory that nobody accounts for.
+  ::mallopt(M_ARENA_MAX, 2);
+#endif
   try {
     return tael::cli::Main(argc, argv);
   } catch (const std::exception& error) {  // libraries may throw, out of memory for one

@@ -27,6 +27,8 @@ struct ModelFlags {
   uint32_t context = 0;       // 0: min(trained, what fits)
   exec::Compute compute = exec::Compute::kFast;
   std::optional<kernels::KvType> kv_type;  // none: auto
+  bool commit_kv = false;
+  bool lock_weights = false;
 };
 
 struct SamplingFlags {

@@ -39,6 +39,9 @@ Json ToJson(const PlanOptions& options, const Forecast& forecast) {
           {"chunk_tokens", plan.workspace.max_tokens},
           {"resident_layers", plan.resident_layers},
           {"layers", plan.num_layers},
+          {"arena_bytes", forecast.activations.arena_bytes},
+          {"arena_peak_live_bytes", forecast.activations.peak_live_bytes},
+          {"intermediates_bytes", forecast.whole_prompt.kept_bytes},
           {"max_ctx", forecast.capacity.max_context},
           {"max_sessions", forecast.capacity.max_sessions},
           {"kv_bytes", kv_bytes},
@@ -83,6 +86,10 @@ std::string ToText(const PlanOptions& options, const Forecast& forecast) {
   }
   line("smallest", FormatSize(plan.min_budget_bytes) + " with all weights in memory, " +
                        FormatSize(plan.min_streamed_bytes) + " streamed");
+  line("activations", FormatSize(forecast.activations.arena_bytes) +
+                          " in one arena; all results of a " + std::to_string(plan.context_length) +
+                          "-token prompt, kept, would be " +
+                          FormatSize(forecast.whole_prompt.kept_bytes));
   const uint64_t kv_bytes = options.kv_bytes.value_or(plan.kv_capacity_bytes);
   const KvShape kv = KvShapeOf(plan, kv_bytes);
   line("kv", FormatSize(kv_bytes) + " are " + std::to_string(kv.blocks) + " blocks of " +

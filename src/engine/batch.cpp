@@ -19,7 +19,7 @@ class BatchPass {
     for (const BatchItem& item : items_) {
       chunks.push_back({&item.session->sequence_, item.tokens, item.num_logits});
     }
-    if (!engine_.forward_->Run(chunks, sink, stop)) {
+    if (!Compute(chunks, sink, stop)) {
       GiveRoomBack(items_.size());
       return Error{ErrorCode::kCancelled, "cancelled", ""};
     }
@@ -32,6 +32,16 @@ class BatchPass {
   }
 
  private:
+  // Only a pass that should find its weights in memory can tell that they are taken away: the first
+  // ones read them.
+  bool Compute(std::span<const exec::SequenceChunk> chunks, BatchSink sink, BatchStop stop) {
+    const bool watched = engine_.pager_->complete() || engine_.pager_->streams();
+    if (watched) engine_.thrash_guard_->Begin();
+    const bool done = engine_.forward_->Run(chunks, sink, stop);
+    if (watched && engine_.thrash_guard_->End()) engine_.GiveWay();
+    return done;
+  }
+
   Status Check() const {
     if (items_.empty()) return Error{ErrorCode::kInvalidArgument, "a batch without items", ""};
     size_t total = 0;

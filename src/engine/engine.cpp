@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/units.h"
 #include "engine/batch.h"
+#include "mem/system_memory.h"
 
 namespace tael::engine {
 
@@ -42,6 +44,10 @@ Result<Forecast> MakeForecast(const EngineOptions& options) {
   Forecast out;
   TAEL_ASSIGN_OR_RETURN(out.plan, MakePlan(*model, request));
   out.capacity = CapacityOf(*model, request, out.plan);
+  exec::WorkspaceShape shape = out.plan.workspace;
+  out.activations = exec::Workspace::ReportOf(*model, shape);
+  shape.max_tokens = shape.max_context;
+  out.whole_prompt = exec::Workspace::ReportOf(*model, shape);
   return out;
 }
 
@@ -67,13 +73,15 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   pool.slab_bytes = engine->plan_.slab_bytes;
   pool.poison_freed = options.poison_freed;
   pool.large_pages = engine->plan_.workspace.large_pages;  // if the plan made slabs of that size
+  pool.commit_all = options.commit_kv;
   TAEL_ASSIGN_OR_RETURN(engine->pool_, kv::BlockPool::Create(*engine->budget_, std::move(pool)));
   TAEL_ASSIGN_OR_RETURN(
       engine->forward_,
       exec::Forward::Create(*engine->model_, engine->plan_.geometry, *engine->team_,
                             engine->plan_.workspace, *engine->budget_));
   engine->chunks_.reserve(engine->max_batch_tokens());
-  TAEL_RETURN_IF_ERROR(engine->StartReading());
+  if (options.lock_weights) engine->LockWeights();
+  TAEL_RETURN_IF_ERROR(engine->StartReading(options.warm_up));
   return engine;
 }
 
@@ -91,14 +99,49 @@ Status Engine::Reserve() {
   return {};
 }
 
-Status Engine::StartReading() {
+Status Engine::StartReading(exec::WarmUp warm_up) {
   TAEL_ASSIGN_OR_RETURN(
       pager_, exec::WeightPager::Create(model_->mapping(),
                                         model::ExtentsOf(model_->file(), plan_.num_layers),
-                                        plan_.resident_layers));
+                                        plan_.resident_layers, warm_up));
   forward_->UsePager(*pager_);
   weights_.SetUsed(weights_.bytes());
+  thrash_guard_.emplace(weights_.bytes(), num_threads());
   return {};
+}
+
+void Engine::LockWeights() {
+  if (plan_.streams()) {
+    lock_refusal_ = "weights that are streamed are not locked in memory; raise the budget to " +
+                    FormatSize(plan_.min_budget_bytes);
+    return;
+  }
+  auto locked = model_->mapping().Lock();
+  if (locked) {
+    locked_bytes_ = *locked;
+  } else {
+    lock_refusal_ = locked.error().Message();
+  }
+}
+
+// The kernel takes weights away although the budget has room for them. Fewer of them in memory and
+// the others read in order, ahead of their use, are far faster than all of them page by page.
+void Engine::GiveWay() {
+  num_thrashings_.fetch_add(1, std::memory_order_relaxed);
+  const uint32_t resident = pager_->resident_layers();
+  if (resident == 0) return;
+  const std::optional<uint64_t> room = mem::FileRoomBytes();
+  const std::optional<uint32_t> fitting = room ? pager_->LayersWithin(*room) : std::nullopt;
+  pager_->KeepResident(std::min(fitting.value_or(resident / 2), resident - 1));
+}
+
+std::string Engine::Degraded() const {
+  if (num_thrashings_.load(std::memory_order_relaxed) == 0) return "";
+  const uint32_t resident = pager_->resident_layers();
+  return "the system has no room for the weights: " + std::to_string(plan_.num_layers - resident) +
+         " of " + std::to_string(plan_.num_layers) +
+         " layers are read from the file for every token; free memory, or give a budget below what "
+         "the system can spare";
 }
 
 void Engine::ReleaseWeights() { pager_->Release(); }

@@ -19,7 +19,9 @@
 #include "engine/plan.h"
 #include "exec/cpu_set.h"
 #include "exec/forward.h"
+#include "exec/thrash_guard.h"
 #include "exec/thread_team.h"
+#include "exec/weight_pager.h"
 #include "kv/block_pool.h"
 #include "kv/prefix_index.h"
 #include "kv/sequence.h"
@@ -45,6 +47,9 @@ struct EngineOptions {
   std::optional<kernels::KvType> kv_type = {};  // none: f16, or f32 with kReference
   uint64_t runtime_bytes = 0;                   // of the process itself; 0: measured
   bool poison_freed = false;                    // debugging: freed KV blocks read as NaN
+  bool commit_kv = false;                       // all KV pages at start, instead of as tokens come
+  exec::WarmUp warm_up = exec::WarmUp::kAhead;
+  bool lock_weights = false;  // keep the kernel from dropping weights, where it lets us
 };
 
 // What Engine::Create() would do with these options, without reading a weight. Fails as Create()
@@ -52,6 +57,8 @@ struct EngineOptions {
 struct Forecast {
   MemoryPlan plan;
   Capacity capacity;
+  exec::Workspace::Report activations;   // of the plan's passes
+  exec::Workspace::Report whole_prompt;  // if a prompt as long as the context were one pass
 };
 Result<Forecast> MakeForecast(const EngineOptions& options);
 
@@ -79,6 +86,12 @@ class Engine {
 
   Session NewSession();
 
+  // Why it is slower than it could be, for people; empty if it is not. Any thread.
+  std::string Degraded() const;
+  // Of the weights, kept from being dropped; 0 if not asked for, or refused (then why).
+  uint64_t locked_bytes() const { return locked_bytes_; }
+  const std::string& lock_refusal() const { return lock_refusal_; }
+
   // Gives the weights' pages back to the kernel, for a process that waits; the next pass reads them
   // again. Requires: no pass runs.
   void ReleaseWeights();
@@ -87,7 +100,9 @@ class Engine {
   friend class BatchPass;
   Engine() = default;
   Status Reserve();
-  Status StartReading();
+  Status StartReading(exec::WarmUp warm_up);
+  void LockWeights();
+  void GiveWay();
 
   // Members are destroyed bottom up: whoever holds a reservation goes before the budget.
   std::unique_ptr<mem::MemoryBudget> budget_;
@@ -100,6 +115,10 @@ class Engine {
   std::unique_ptr<kv::BlockPool> pool_;
   std::unique_ptr<exec::WeightPager> pager_;
   std::unique_ptr<exec::Forward> forward_;
+  std::optional<exec::ThrashGuard> thrash_guard_;
+  std::atomic<uint64_t> num_thrashings_{0};
+  uint64_t locked_bytes_ = 0;
+  std::string lock_refusal_;
   std::vector<exec::SequenceChunk> chunks_;  // of the pass that runs (batch.cpp)
 };
 

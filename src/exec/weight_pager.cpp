@@ -18,8 +18,10 @@ WeightPager::WeightPager(const mem::FileMapping& mapping, model::WeightExtents e
 
 Result<std::unique_ptr<WeightPager>> WeightPager::Create(const mem::FileMapping& mapping,
                                                          model::WeightExtents extents,
-                                                         uint32_t resident_layers) {
+                                                         uint32_t resident_layers,
+                                                         WarmUp warm_up) {
   std::unique_ptr<WeightPager> pager(new WeightPager(mapping, std::move(extents), resident_layers));
+  if (!pager->streams()) pager->LeaveToFaults(warm_up);
   try {
     if (FaultHere(FaultKind::kThread)) throw std::system_error(EAGAIN, std::generic_category());
     pager->thread_ = std::thread([raw = pager.get()] { raw->Work(); });
@@ -27,7 +29,19 @@ Result<std::unique_ptr<WeightPager>> WeightPager::Create(const mem::FileMapping&
     return Error{ErrorCode::kIo, "cannot start the thread that reads weights",
                  "the system has no room for another thread; raise its limit (ulimit -u)"};
   }
+  if (warm_up == WarmUp::kAll && !pager->streams()) {
+    std::unique_lock lock(pager->mutex_);
+    pager->changed_.wait(lock, [&] { return pager->NextUnit() == pager->mapped_.size(); });
+  }
   return pager;
+}
+
+// Counts as mapped what is not to be read ahead. Before the thread starts.
+void WeightPager::LeaveToFaults(WarmUp warm_up) {
+  constexpr uint32_t kFirstLayers = 3;
+  if (warm_up == WarmUp::kNone) std::fill(mapped_.begin(), mapped_.end(), true);
+  if (warm_up != WarmUp::kFirstLayers) return;
+  for (uint32_t unit = kFirstLayers; unit < num_layers(); ++unit) mapped_[unit] = true;
 }
 
 WeightPager::~WeightPager() {
@@ -37,6 +51,26 @@ WeightPager::~WeightPager() {
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
+}
+
+void WeightPager::KeepResident(uint32_t layers) {
+  std::unique_lock lock(mutex_);
+  if (layers >= resident_layers()) return;
+  changed_.wait(lock, [&] { return !reading_; });
+  resident_layers_.store(layers, std::memory_order_relaxed);
+  complete_.store(false, std::memory_order_release);
+  for (uint32_t unit = layers; unit < num_layers(); ++unit) Drop(unit);
+  changed_.notify_all();
+}
+
+std::optional<uint32_t> WeightPager::LayersWithin(uint64_t bytes) const {
+  uint64_t needed = extents_.rest_bytes() + kStreamedAtOnce * extents_.largest_layer_bytes();
+  if (needed > bytes) return std::nullopt;
+  uint32_t layers = 0;
+  while (layers < num_layers() && needed + extents_.layer_bytes(layers) <= bytes) {
+    needed += extents_.layer_bytes(layers++);
+  }
+  return layers;
 }
 
 void WeightPager::Enter(uint32_t unit) {
@@ -77,11 +111,17 @@ void WeightPager::DropBehind(uint32_t unit) {
     if (!IsStreamed(at)) continue;
     if (keep > 0) {
       --keep;
-    } else if (mapped_[at]) {
-      for (const model::Extent& extent : ExtentsOf(at)) mapping_.Drop(extent.offset, extent.bytes);
-      mapped_[at] = false;
+    } else {
+      Drop(at);
     }
   }
+}
+
+// Requires: mutex_.
+void WeightPager::Drop(uint32_t unit) {
+  if (!mapped_[unit]) return;
+  for (const model::Extent& extent : ExtentsOf(unit)) mapping_.Drop(extent.offset, extent.bytes);
+  mapped_[unit] = false;
 }
 
 // The unit to read next, from the cursor on; mapped_.size() if there is none. Requires: mutex_.

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -25,6 +26,15 @@
 
 namespace tael::exec {
 
+// What is read before it is asked for, where everything is resident. kAhead is the right one; the
+// others are there to be measured against it (bench/micro/cold_start_main.cpp).
+enum class WarmUp : uint8_t {
+  kAhead,        // all of it, in the order of use, while the first pass computes
+  kAll,          // all of it, before Create() returns
+  kFirstLayers,  // the rest of the file and three layers; the others come as pages are touched
+  kNone,         // pages come as they are touched
+};
+
 class WeightPager {
  public:
   static constexpr uint32_t kStreamedAtOnce = 2;
@@ -33,13 +43,15 @@ class WeightPager {
   // started.
   static Result<std::unique_ptr<WeightPager>> Create(const mem::FileMapping& mapping,
                                                      model::WeightExtents extents,
-                                                     uint32_t resident_layers);
+                                                     uint32_t resident_layers,
+                                                     WarmUp warm_up = WarmUp::kAhead);
   ~WeightPager();
   WeightPager(const WeightPager&) = delete;
   WeightPager& operator=(const WeightPager&) = delete;
 
   uint32_t num_layers() const { return static_cast<uint32_t>(extents_.layers.size()); }
-  bool streams() const { return resident_layers_ < num_layers(); }
+  uint32_t resident_layers() const { return resident_layers_.load(std::memory_order_relaxed); }
+  bool streams() const { return resident_layers() < num_layers(); }
   bool complete() const { return complete_.load(std::memory_order_acquire); }
 
   // Waits until the unit's pages are mapped; num_layers() is the rest. Nobody reads any other
@@ -49,23 +61,33 @@ class WeightPager {
   // Gives every page back to the kernel; the next Enter() reads again. Requires: no pass runs.
   void Release();
 
+  // Streams all layers from this one on, which were resident until now: for a process whose weights
+  // the kernel takes away. Does nothing where fewer are resident. Requires: no pass runs.
+  void KeepResident(uint32_t layers);
+
+  // The largest number of resident layers with which no more than `bytes` are in memory at a time;
+  // none where streaming everything takes more.
+  std::optional<uint32_t> LayersWithin(uint64_t bytes) const;
+
   // Bytes of the units that are mapped now.
   uint64_t mapped_bytes() const;
 
  private:
   WeightPager(const mem::FileMapping& mapping, model::WeightExtents extents,
               uint32_t resident_layers);
-  bool IsStreamed(uint32_t unit) const { return unit >= resident_layers_ && unit < num_layers(); }
+  bool IsStreamed(uint32_t unit) const { return unit >= resident_layers() && unit < num_layers(); }
   const std::vector<model::Extent>& ExtentsOf(uint32_t unit) const {
     return unit < num_layers() ? extents_.layers[unit] : extents_.rest;
   }
+  void LeaveToFaults(WarmUp warm_up);
   uint32_t NextUnit() const;
+  void Drop(uint32_t unit);
   void DropBehind(uint32_t unit);
   void Work();
 
   const mem::FileMapping& mapping_;
   const model::WeightExtents extents_;
-  const uint32_t resident_layers_;
+  std::atomic<uint32_t> resident_layers_;  // changes under mutex_
   std::atomic<bool> complete_{false};
 
   mutable std::mutex mutex_;

@@ -87,5 +87,29 @@ TEST_F(Pager, ReleasedWeightsComeBackWithTheNextPass) {
   EXPECT_EQ(mapping_.bytes()[3 * page_], std::byte{'w'});
 }
 
+TEST_F(Pager, LayersThatLoseTheirRoomAreStreamedFromThenOn) {
+  const auto pager = Make(kLayers);
+  most_ = (kLayers + 2) * kLayerPages * page_;
+  Pass(*pager);
+  while (!pager->complete()) std::this_thread::yield();
+  pager->KeepResident(1);
+  EXPECT_FALSE(pager->complete());
+  EXPECT_TRUE(pager->streams());
+  most_ = (2 + 1 + WeightPager::kStreamedAtOnce) * kLayerPages * page_;
+  for (int i = 0; i < 5; ++i) Pass(*pager);
+  pager->KeepResident(4);  // does not bring any back
+  EXPECT_EQ(pager->resident_layers(), 1u);
+}
+
+TEST_F(Pager, KnowsHowManyLayersARoomHolds) {
+  const auto pager = Make(kLayers);
+  const uint64_t layer = kLayerPages * page_;
+  const uint64_t least = (2 + WeightPager::kStreamedAtOnce) * layer;
+  EXPECT_EQ(pager->LayersWithin(least - 1), std::nullopt);
+  EXPECT_EQ(pager->LayersWithin(least), 0u);
+  EXPECT_EQ(pager->LayersWithin(least + 3 * layer - 1), 2u);
+  EXPECT_EQ(pager->LayersWithin(UINT64_MAX), kLayers);
+}
+
 }  // namespace
 }  // namespace tael::exec

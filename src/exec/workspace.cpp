@@ -140,6 +140,24 @@ uint64_t Workspace::PlanBytes(const model::Model& model, const WorkspaceShape& s
   return MakeLayout(model, shape).total_bytes;
 }
 
+Workspace::Report Workspace::ReportOf(const model::Model& model, const WorkspaceShape& shape) {
+  const Layout layout = MakeLayout(model, shape);
+  Report report{.peak_live_bytes = layout.plan.peak_live_bytes,
+                .arena_bytes = layout.plan.total_bytes};
+  for (const model::Op& op : model::OpList()) {
+    // Touched in more than one op: counted where it is written first.
+    std::array<bool, model::kNumBuffers> counted{};
+    for (const Buffer buffer : op.touches) {
+      const auto i = static_cast<size_t>(buffer);
+      const bool first = model::LifetimeOf(buffer).first_op ==
+                         static_cast<uint32_t>(&op - model::OpList().data());
+      if (!first || std::exchange(counted[i], true)) continue;
+      report.kept_bytes += layout.sizes[i] * (op.per_layer ? model.description().num_layers : 1);
+    }
+  }
+  return report;
+}
+
 Result<std::unique_ptr<Workspace>> Workspace::Create(const model::Model& model,
                                                      const WorkspaceShape& shape,
                                                      mem::MemoryBudget& budget) {

@@ -62,6 +62,14 @@ class Workspace {
   // What Create() will reserve, in bytes: for `tael plan`.
   static uint64_t PlanBytes(const model::Model& model, const WorkspaceShape& shape);
 
+  // The same activations, told in ways that reports want.
+  struct Report {
+    uint64_t kept_bytes = 0;       // if every layer's results stayed until the pass is over
+    uint64_t peak_live_bytes = 0;  // of those that somebody still needs: no arena is smaller
+    uint64_t arena_bytes = 0;      // without the threads' scratch
+  };
+  static Report ReportOf(const model::Model& model, const WorkspaceShape& shape);
+
   // Fails: kOutOfBudget; kIo.
   static Result<std::unique_ptr<Workspace>> Create(const model::Model& model,
                                                    const WorkspaceShape& shape,

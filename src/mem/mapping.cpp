@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -208,6 +209,25 @@ void FileMapping::Drop(size_t offset, size_t length) const {
   if (range.size() > 0) ::madvise(range.data(), range.size(), MADV_DONTNEED);
 }
 
+Result<uint64_t> FileMapping::Lock() const {
+  const PageRange range = RoundOutward(data_, size_, 0, size_);
+  int failed = -1;
+#ifdef MLOCK_ONFAULT
+  failed = ::mlock2(range.data(), range.size(), MLOCK_ONFAULT);  // nothing is read here
+#endif
+  if (failed != 0 && errno != ENOMEM && errno != EPERM) {
+    failed = ::mlock(range.data(), range.size());
+  }
+  if (failed == 0) return range.size();
+  const int error = errno;
+  struct rlimit limit = {};
+  ::getrlimit(RLIMIT_MEMLOCK, &limit);
+  return Error{ErrorCode::kIo, "the weights cannot be locked in memory",
+               std::string(std::strerror(error)) + ": the process may lock " +
+                   std::to_string(limit.rlim_cur) + " bytes and needs " +
+                   std::to_string(range.size()) + "; raise the limit (ulimit -l, LimitMEMLOCK=)"};
+}
+
 void FileMapping::Evict() const {
   if (size_ == 0) return;
   // The last page is the file's alone, whatever its size is.
@@ -276,6 +296,16 @@ AnonymousMapping::~AnonymousMapping() {
 void AnonymousMapping::UseLargePages() const { ::madvise(base_, mapped_, MADV_HUGEPAGE); }
 
 void AnonymousMapping::UseSmallPages() const { ::madvise(base_, mapped_, MADV_NOHUGEPAGE); }
+
+void AnonymousMapping::Commit() const {
+  const PageRange range = RoundOutward(data_, size_, 0, size_);
+#ifdef MADV_POPULATE_WRITE
+  if (::madvise(range.data(), range.size(), MADV_POPULATE_WRITE) == 0) return;
+#endif
+  for (uintptr_t at = range.begin; at < range.end; at += SystemPageSize()) {
+    *reinterpret_cast<volatile char*>(at) = 0;
+  }
+}
 
 void AnonymousMapping::Discard(size_t offset, size_t length) const {
   const PageRange range = RoundInward(data_, size_, offset, length);

@@ -49,6 +49,9 @@ class FileMapping {
   // Unmaps the pages that lie wholly inside the range: they leave the process's memory, stay in the
   // page cache as long as the kernel likes, and come back with the next touch.
   void Drop(size_t offset, size_t length) const;
+  // Keeps the pages that are in memory, and those that come, from being dropped. Returns the bytes
+  // that count as locked: whole pages. Fails: kIo, with the limit and the way out.
+  Result<uint64_t> Lock() const;
   // Drops all pages and asks the kernel to forget the file's page cache too. Best effort.
   void Evict() const;
 
@@ -82,6 +85,9 @@ class AnonymousMapping {
   void UseSmallPages() const;
   // Asks for pages of LargePageBytes() where a whole one fits. Best effort.
   void UseLargePages() const;
+
+  // Touches every page, so that none has to be found later. Best effort.
+  void Commit() const;
 
   // Gives the pages that lie wholly inside [offset, offset + length) back to the kernel; they read
   // as zeros afterwards. Rounds inward.

@@ -151,6 +151,17 @@ TEST_F(MappingTest, DropLeavesPagesThatAreOnlyPartlyInsideForAnyPageSize) {
   }
 }
 
+TEST_F(MappingTest, LockedBytesAreWholePages) {
+  const Result<FileMapping> mapping = FileMapping::Open(FileOf(3 * SystemPage() + 1));
+  ASSERT_TRUE(mapping);
+  const Result<uint64_t> locked = mapping->Lock();
+  if (!locked) {
+    EXPECT_THAT(locked.error().Message(), HasSubstr("raise the limit"));
+    GTEST_SKIP() << "the system refuses: " << locked.error().Message();
+  }
+  EXPECT_EQ(*locked, 4 * SystemPage());
+}
+
 TEST_F(MappingTest, AdviceBeyondTheFileIsHarmless) {
   const Result<FileMapping> mapping = FileMapping::Open(FileOf(100));
   ASSERT_TRUE(mapping);

@@ -1,6 +1,8 @@
 """tael run: what comes out, and that it is the same however one looks at it."""
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import time
@@ -198,6 +200,43 @@ class Interrupt(Case):
         result = json.loads(out)
         self.assertEqual(result["finish_reason"], "cancelled")
         self.assertGreater(result["completion_tokens"], 0)
+
+
+class Memory(Case):
+    ANSWER = ("run", "-m", tiny("qwen3"), "--prompt-tokens", "[1,2,3]", "-n", 2, "--json")
+
+    def test_kv_can_be_taken_whole_at_start(self):
+        lazy = self.json_of(*self.ANSWER, "--pool-commit", "lazy")["memory"]
+        eager = self.json_of(*self.ANSWER, "--pool-commit", "eager")["memory"]
+        self.assertEqual(lazy["parts_reserved"]["kv"], eager["parts_reserved"]["kv"])
+        self.assertGreater(eager["parts"]["kv"], 0.9 * eager["parts_reserved"]["kv"])
+        self.assertLess(lazy["parts"]["kv"], eager["parts"]["kv"])
+        self.fails(2, *self.ANSWER[:-1], "--pool-commit", "later", names=["lazy or eager"])
+
+    def test_a_context_cut_to_the_budget_is_told(self):
+        gguf = Gguf(tiny("qwen3"))
+        gguf.set("qwen3.context_length", UINT32, 131072)
+        long = str(gguf.write(self.folder / "long.gguf"))
+        answer = ("run", "-m", long, *self.ANSWER[3:])
+        least = json.loads(run("plan", "-m", long, "--budget", 1, "--json").out)
+        done = self.ok(*answer, "--budget", least["min_budget_bytes"] + (1 << 20))
+        self.assertIn(b"holds a context of", done.err)
+        self.assertNotIn(b"holds a context of", self.ok(*answer, "--ctx", 256).err)
+
+    def test_weights_are_locked_or_it_says_why_not(self):
+        locked = self.json_of(*self.ANSWER, "--mlock")["memory"]["locked_bytes"]
+        self.assertTrue(locked == 0 or locked >= os.path.getsize(tiny("qwen3")), locked)
+        self.assertEqual(self.json_of(*self.ANSWER)["memory"]["locked_bytes"], 0)
+
+    def test_a_refused_lock_is_a_warning(self):
+        if not shutil.which("setpriv") or not shutil.which("prlimit"):
+            self.skipTest("setpriv and prlimit of util-linux are not there")
+        bounds = ["setpriv", "--bounding-set=-ipc_lock"] if os.geteuid() == 0 else []
+        refused = [*bounds, "prlimit", "--memlock=0:0", *command(*self.ANSWER, "--mlock")]
+        done = subprocess.run(refused, capture_output=True, check=False)
+        self.assertEqual(done.returncode, 0, done)
+        self.assertIn(b"LimitMEMLOCK", done.stderr)
+        self.assertEqual(json.loads(done.stdout)["memory"]["locked_bytes"], 0)
 
 
 class Kernels(Case):
