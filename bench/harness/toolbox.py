@@ -11,9 +11,10 @@ import sys
 
 from . import shell
 
-LLAMA_PROGRAMS = ("llama-bench", "llama-batched-bench", "llama-quantize", "llama-completion")
+LLAMA_PROGRAMS = ("llama-bench", "llama-batched-bench", "llama-quantize", "llama-completion",
+                  "llama-server")
 LLAMA_OFF = ("BUILD_SHARED_LIBS", "LLAMA_CURL", "LLAMA_OPENSSL", "LLAMA_BUILD_TESTS",
-             "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_SERVER")
+             "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_UI")
 # What make-model needs; ik_llama.cpp is installed apart, since it has no package for some CPUs.
 MODEL_PACKAGES = ("numpy==2.4.6", "gguf==0.19.0")
 IK_PACKAGE = "ik-llama-cpp-python==0.1.5"
@@ -67,7 +68,7 @@ def llama_cpp(program):
         if not binary.exists():
             shell.note(f"building {program}; the first of its programs takes some minutes")
             shell.output_of(["cmake", "-S", source, "-B", build, "-G", "Ninja",
-                             "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON",
+                             "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_BUILD_SERVER=ON",
                              *(f"-D{name}=OFF" for name in LLAMA_OFF)])
             shell.output_of(["cmake", "--build", build, "--target", program])
     return binary

@@ -8,7 +8,7 @@ import tempfile
 
 from .common import ROOT, TAEL, gtest_line, line, must
 
-sys.path.insert(0, str(ROOT / "tests" / "oom"))
+sys.path[:0] = [str(ROOT / "tests" / "oom"), str(ROOT / "bench")]
 os.environ["TAEL_BINARY"] = str(TAEL)
 
 
@@ -60,8 +60,167 @@ def faults(_):
         gtest_line("every n-th reservation, mapping, read and thread refused", program, "*Fault*")
 
 
-LINES = {"cages": cages, "reloads": reloads, "faults": faults}
+def headline(_):
+    """The specification's own figures, on its shape; and what they are worth on one trace."""
+    path = must(["bench/make-model", "seed-1.1b", "Q4_0"]).stdout.strip()
+    for kv, blocks, rows in (("256Mi", 4096, 682), ("192Mi", 3072, 512)):
+        plan = json.loads(must([TAEL, "plan", "-m", path, "--kv-type", "f16", "--kv-bytes", kv,
+                                "--budget", "4G", "--json"]).stdout)
+        line(f"seed-1.1b: {kv}B are {blocks} blocks, {rows} rows",
+             (plan["blocks"], plan["block_rows"]) == (blocks, rows),
+             f"{plan['blocks']} blocks of {plan['block_bytes']} bytes, {plan['block_rows']} rows")
+    traces = {}
+    for allocator in ("contiguous", "paged"):
+        done = must([ROOT / "build/bench/bench/micro/tael_kv_trace", allocator])
+        traces[allocator] = json.loads(done.stdout)
+    slots, blocks = traces["contiguous"], traces["paged"]
+    line("one trace in 192 MiB, blocks against slots of the longest context: fewer refusals",
+         blocks["refused"] < slots["refused"],
+         f"{slots['refused']} refused of {slots['sessions']}, {slots['most_at_once']} at once, peak "
+         f"PSS {slots['peak_pss_bytes'] / 1e6:.0f} MB; blocks: {blocks['refused']} refused, "
+         f"{blocks['most_at_once']} at once, {blocks['peak_pss_bytes'] / 1e6:.0f} MB")
+
+
+def activations(_):
+    """A 3B shape: what all intermediates would take, and what they do."""
+    path = must(["bench/make-model", "llama3.2-3b", "Q4_0"]).stdout.strip()
+    plan = json.loads(must([TAEL, "plan", "-m", path, "--budget", "2.6G", "--ctx", 2048, "--json"])
+                      .stdout)
+    arena, live = plan["arena_bytes"], plan["arena_peak_live_bytes"]
+    line("3B shape, 2,048 tokens: activations far below 360 MB, fragmentation <= 5 %",
+         plan["parts"]["activations"] < 360e6 / 4 and arena <= 1.05 * live,
+         f"all results kept {plan['intermediates_bytes'] / 1e6:.0f} MB; planned "
+         f"{plan['parts']['activations'] / 1e6:.1f} MB with scratch, arena {arena / 1e6:.1f} MB, "
+         f"{100 * (arena / live - 1):.2f} % above what is alive at once")
+
+
+def median(values):
+    return sorted(values)[len(values) // 2]
+
+
+def cold(_):
+    """First token with an empty page cache, by how the file is read; and of a packed file."""
+    program = ROOT / "build/bench/bench/micro/tael_cold_start"
+    path = must(["bench/make-model", "qwen2.5-0.5b", "Q4_0"]).stdout.strip()
+    packed = pathlib.Path(path).with_suffix(".packed.gguf")
+    must([TAEL, "pack", path, packed, "--align", 65536])
+    arms = {"ahead": [path, "ahead"], "all": [path, "all"], "first three layers": [path, "first"],
+            "lazy": [path, "lazy"], "heap": [path, "heap"], "packed": [packed, "ahead"],
+            "sequential": [path, "ahead", "--advice", "sequential"],
+            "random": [path, "ahead", "--advice", "random"]}
+    found = {name: [] for name in arms}
+    for _ in range(5):
+        for name, arguments in arms.items():
+            found[name].append(json.loads(must([program, *arguments]).stdout))
+    packed.unlink()
+    figures = {name: {key: median([run[key] for run in runs])
+                      for key in ("first_token_ms", "peak_rss_bytes", "decode_tps")}
+               for name, runs in found.items()}
+    ahead = figures["ahead"]
+    for name, figure in figures.items():
+        holds = name != "ahead" or all(
+            ahead["first_token_ms"] <= 1.1 * figures[other]["first_token_ms"]
+            for other in ("all", "lazy", "heap", "first three layers"))
+        line(f"cold start, {name}", holds,
+             f"first token {figure['first_token_ms']:.0f} ms, peak RSS "
+             f"{figure['peak_rss_bytes'] / 1e6:.0f} MB, decode "
+             f"{figure['decode_tps'] / ahead['decode_tps']:.3f} of ahead's")
+
+
+def server_budgets(path):
+    """The same budgets as one answer's, for two sessions and the server's own part."""
+    import caged
+
+    found = caged.plan(path, 1, 2048, "--sessions", 2, "--server")
+    least = found["min_budget_bytes"]
+    return {"smallest": least, "twice": 2 * least, "streamed": found["min_streamed_bytes"]}
+
+
+def server(paths):
+    """2,000 one-shot prompts in a cage with trims at random moments; memory that does not creep."""
+    import cage
+    import served
+
+    for model in ("smollm2", "gemma3"):
+        with tempfile.TemporaryDirectory(dir=pathlib.Path(paths[model]).parent) as folder:
+            copy = cage.private_copy(paths[model], folder)
+            for name, budget in server_budgets(copy).items():
+                count = 2000 if name == "smallest" else 200
+                with served.Served(copy, budget, "--ctx", 2048, "--sessions", 2) as running:
+                    wrong, anonymous = served.one_shots(running, count)
+                outcome = running.outcome
+                line(f"{model}, {name} budget: {count} one-shot prompts and trims, no kill, PSS <= budget",
+                     not wrong and not outcome.killed and outcome.peak_pss <= budget,
+                     f"{len(wrong)} wrong {wrong[:1]}; {outcome}")
+                if count == 2000:
+                    early, late = median(anonymous[40:60]), median(anonymous[-20:])
+                    line(f"A2 {model}: anonymous memory after 2,000 within 2 % of that after 50",
+                         late <= 1.02 * early, f"{early / 1e6:.2f} and {late / 1e6:.2f} MB")
+
+
+def long_sessions(running, sessions, prompt_tokens, answer_tokens):
+    """Sessions of so many tokens at once; what went wrong."""
+    import concurrent.futures
+
+    def ask(index):
+        ids = [100 + (7 * i + 13 * index) % 2000 for i in range(prompt_tokens)]
+        return running.complete(ids, answer_tokens, ignore_eos=True)
+
+    with concurrent.futures.ThreadPoolExecutor(sessions) as pool:
+        answers = list(pool.map(ask, range(sessions)))
+    return [answer for status, answer in answers
+            if status != 200 or answer["usage"]["completion_tokens"] != answer_tokens]
+
+
+def board(_):
+    """A 4 GB board: 1.5B Q8_0 in 2.0 GB, four sessions of 2,048 tokens; llama-server beside it."""
+    import cage
+    import served
+    from harness import serving, toolbox
+
+    budget, prompt, answer = 2_000_000_000, 1984, 64
+    path = must(["bench/make-model", "qwen2.5-1.5b", "Q8_0"]).stdout.strip()
+    with tempfile.TemporaryDirectory(dir=pathlib.Path(path).parent) as folder:
+        copy = cage.private_copy(path, folder)
+        with served.Served(copy, budget, "--ctx", 2048, "--sessions", 4) as running:
+            wrong = long_sessions(running, 4, prompt, answer)
+        outcome = running.outcome
+        line("a 4 GB board: 1.5B Q8_0 in 2.0 GB, 4 sessions of 2,048 tokens, no kill, PSS <= budget",
+             not wrong and not outcome.killed and outcome.peak_pss <= budget,
+             f"{len(wrong)} wrong {wrong[:1]}; {outcome}")
+        cage.forget_pages(copy)
+        port = serving.free_port()
+        command = [toolbox.llama_cpp("llama-server"), "-m", copy, "--port", port, "-t", 2, "-np", 4,
+                   "-c", 4 * 2048]
+        with cage.Cage(budget) as made:
+            peer = served.Peer(made, command, port)
+            wrong = long_sessions(peer, 4, prompt, answer) if peer.ready() else ["not ready"]
+            outcome = peer.stop()
+        line("llama-server in the same cage, same load (no bound)", True,
+             f"{len(wrong)} of 4 answers missing; {outcome}")
+
+
+def phones(_):
+    """3B Q4_0: 4,096 tokens in 2.6 GB, 8,192 in 3.6 GB (the specification's phones)."""
+    import cage
+    import caged
+
+    path = must(["bench/make-model", "llama3.2-3b", "Q4_0"]).stdout.strip()
+    with tempfile.TemporaryDirectory(dir=pathlib.Path(path).parent) as folder:
+        copy = cage.private_copy(path, folder)
+        for name, budget, context in (("4 GB", 2_600_000_000, 4096), ("6 GB", 3_600_000_000, 8192)):
+            load = caged.Load(prompt_tokens=context - 32, answer_tokens=32, context=context)
+            outcome = caged.run(copy, load, budget)
+            broken = caged.broken_promises(outcome, load, copy)
+            line(f"a {name} phone: 3B Q4_0, {context} tokens in {budget / 1e9:.1f} GB", not broken,
+                 "; ".join([*broken, str(outcome)]))
+
+
+LINES = {"cages": cages, "reloads": reloads, "faults": faults, "headline": headline,
+         "activations": activations, "cold": cold, "server": server, "board": board,
+         "phones": phones}
 
 
 def presets(chosen):
-    return ["release"] + (["dev"] if "faults" in chosen else [])
+    presets_of = {"faults": ["dev"], "headline": ["release", "bench"], "cold": ["release", "bench"]}
+    return sorted({preset for name in chosen for preset in presets_of.get(name, ["release"])})

@@ -155,36 +155,53 @@ class Cage:
         names = ("Rss", "Pss", "Pss_Anon", "Pss_File")
         return Sample(*(found[name] * 1024 for name in names), charged)
 
+    def start(self, command, env=None, watch=None, stdin=subprocess.PIPE):
+        return Caged(self, command, env, watch, stdin)
+
     def run(self, command, stdin=b"", env=None, watch=None):
         """Runs it to its end. `watch`, if any, is called with the process id at each sample."""
+        return self.start(command, env, watch).finish(stdin)
+
+
+class Caged:
+    """A program that runs in a cage, sampled all the time."""
+
+    def __init__(self, cage, command, env, watch, stdin):
+        self.cage, self.watch = cage, watch
         # The shell enters the cage and becomes the program: no page of it is charged elsewhere.
-        enter = ["sh", "-c", f'echo $$ > {self.folder}/cgroup.procs && exec "$@"', "sh"]
-        process = subprocess.Popen([*enter, *map(str, command)], stdin=subprocess.PIPE, env=env,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        samples, stop = [], threading.Event()
+        enter = ["sh", "-c", f'echo $$ > {cage.folder}/cgroup.procs && exec "$@"', "sh"]
+        self.process = subprocess.Popen([*enter, *map(str, command)], stdin=stdin, env=env,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.samples, self.times, self.stop = [], [], threading.Event()
+        self.sampler = threading.Thread(target=self.keep_sampling)
+        self.sampler.start()
 
-        def keep_sampling():
-            due = time.monotonic()
-            while not stop.is_set():
-                sample = self.sample(process.pid)
-                if sample is not None:
-                    samples.append(sample)
-                    if watch is not None:
-                        watch(process.pid)
-                due = max(due + INTERVAL, time.monotonic())
-                stop.wait(due - time.monotonic())
+    def keep_sampling(self):
+        due = time.monotonic()
+        while not self.stop.is_set():
+            sample = self.cage.sample(self.process.pid)
+            if sample is not None:
+                self.times.append(time.monotonic())
+                self.samples.append(sample)
+                if self.watch is not None:
+                    self.watch(self.process.pid)
+            due = max(due + INTERVAL, time.monotonic())
+            self.stop.wait(due - time.monotonic())
 
-        sampler = threading.Thread(target=keep_sampling)
-        sampler.start()
+    def timed_samples(self):
+        return zip(self.times, self.samples)  # one more time than samples, for a moment
+
+    def finish(self, stdin=None, timeout=TIMEOUT):
+        """Waits for its end; it is killed where that does not come."""
         try:
-            out, err = process.communicate(stdin, timeout=TIMEOUT)
+            out, err = self.process.communicate(stdin, timeout=timeout)
         except subprocess.TimeoutExpired:
-            process.kill()
-            out, err = process.communicate()
+            self.process.kill()
+            out, err = self.process.communicate()
         finally:
-            stop.set()
-            sampler.join()
-        return Outcome(self.limit, process.returncode, out, err, samples, self)
+            self.stop.set()
+            self.sampler.join()
+        return Outcome(self.cage.limit, self.process.returncode, out, err, self.samples, self.cage)
 
 
 def forget_pages(path):

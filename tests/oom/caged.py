@@ -43,9 +43,9 @@ class Load:
                 *context, "--ignore-eos", "--temp", 0, "--json"]
 
 
-def plan(model, budget, context=0):
+def plan(model, budget, context=0, *more):
     """What `tael plan` says of a budget, whether it fits or not."""
-    flags = ["--ctx", context] if context else []
+    flags = [*more, *(["--ctx", context] if context else [])]
     done = subprocess.run(command("plan", "-m", model, *flags, "--budget", budget, "--json"),
                           capture_output=True, check=False)
     return json.loads(done.stdout)

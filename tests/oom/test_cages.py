@@ -43,6 +43,25 @@ class Budgets(support.Case):
         load = caged.Load(prompt_tokens=300, answer_tokens=32)
         self.keeps_its_promises(self.model("smollm2"), load)
 
+    def test_hold_beside_a_neighbour_that_takes_and_gives(self):
+        """A storm of allocations in the same cage, up to what the budget leaves of it."""
+        storm = ("import random\n"
+                 "while True:\n"
+                 "    x = bytearray(random.randrange(1 << 20, 48 << 20))\n"
+                 "    x[::4096] = b'x' * len(x[::4096])\n")
+        model = self.tiny("gemma3")
+        load = caged.Load(prompt_tokens=150, answer_tokens=60, context=256)
+        budget = caged.budgets(model, load)["smallest"]
+        cage.forget_pages(model)
+        with cage.Cage(budget + (80 << 20)) as made:
+            neighbour = made.start(["python3", "-c", storm])
+            outcome = made.run(caged.command(*load.arguments(model), "--budget", budget))
+            self.assertIsNone(neighbour.process.poll(), "the neighbour was killed")
+            neighbour.process.kill()
+            neighbour.finish()
+        outcome.limit = budget
+        self.assertEqual(caged.broken_promises(outcome, load, model), [], outcome)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -56,6 +56,20 @@ class Reported(support.Case):
         self.assertLessEqual(max(budgets), limit)
         self.assertGreater(min(budgets), max(budgets) * 0.95, budgets)
 
+    def test_weights_that_lose_their_room_are_streamed_and_it_says_so(self):
+        """The budget is larger than what the system really gives: room for 60 % of the file."""
+        model = self.model("gemma3")
+        load = caged.Load(prompt_tokens=8, answer_tokens=24, context=256)
+        plan = caged.plan(model, 1 << 30, load.context)
+        needed = sum(plan["parts"].values()) - plan["parts"]["weights"]
+        cage.forget_pages(model)
+        with cage.Cage(needed + os.path.getsize(model) * 6 // 10) as made:
+            outcome = made.run(caged.command(*load.arguments(model), "--budget", 1 << 30))
+        self.assertFalse(outcome.killed, outcome)
+        self.assertEqual(outcome.code, 0, (str(outcome), outcome.err))
+        self.assertEqual(json.loads(outcome.out)["completion_tokens"], 24)
+        self.assertIn(b"the system has no room for the weights", outcome.err)
+
 
 if __name__ == "__main__":
     unittest.main()

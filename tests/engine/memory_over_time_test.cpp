@@ -1,0 +1,128 @@
+// Memory that creeps: what a process holds after each stage of its life, against a table; and after
+// thousands of sessions, against what it held after fifty.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "golden/testing.h"
+#include "mem/process_memory.h"
+
+namespace tael::engine {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kOwnHeap = false;  // a sanitizer's memory would be measured
+#else
+constexpr bool kOwnHeap = true;
+#endif
+
+// Anonymous and shared memory that is resident now.
+uint64_t Resident() {
+  const auto memory = mem::ReadProcessMemory();
+  return memory ? memory->rss_anon_bytes + memory->rss_shmem_bytes : 0;
+}
+
+void FeedTokens(Session& session, uint32_t count, uint32_t at_once) {
+  std::vector<TokenId> tokens(at_once);
+  for (uint32_t done = 0; done < count; done += at_once) {
+    for (uint32_t i = 0; i < at_once; ++i) tokens[i] = TokenId{static_cast<int>(60 + i % 200)};
+    ASSERT_TRUE(session.Feed(tokens, {}, [](size_t, std::span<float>) {}).has_value());
+  }
+}
+
+std::unique_ptr<Engine> Load(const std::string& path, uint32_t context) {
+  EngineOptions options;
+  options.model_path = path;
+  options.budget_bytes = uint64_t{900} << 20;
+  options.num_threads = 2;
+  options.context_length = context;
+  auto engine = Engine::Create(options);
+  EXPECT_TRUE(engine.has_value()) << (engine ? "" : engine.error().Message());
+  return engine ? *std::move(engine) : nullptr;
+}
+
+// Bytes above what the process held before: after loading, 1,024 tokens of a prompt, 256 tokens one
+// by one, and unloading. A stage may grow by 2 % or 4 MiB, whichever is more, without being changed
+// here.
+struct Stages {
+  const char* model;
+  std::array<uint64_t, 4> bytes;
+};
+constexpr uint64_t kMb = 1'000'000;
+constexpr Stages kTable[] = {
+    {"smollm2", {3 * kMb, 33 * kMb, 39 * kMb, 1 * kMb}},
+    {"gemma3", {5 * kMb, 26 * kMb, 28 * kMb, 1 * kMb}},
+};
+
+std::array<uint64_t, 4> Measure(const std::string& path) {
+  std::array<uint64_t, 4> bytes{};
+  const uint64_t before = Resident();
+  const auto note = [&](size_t stage) { bytes[stage] = Resident() - std::min(before, Resident()); };
+  {
+    const auto engine = Load(path, 2048);
+    if (engine == nullptr) return bytes;
+    note(0);
+    Session session = engine->NewSession();
+    FeedTokens(session, 1024, 256);
+    note(1);
+    FeedTokens(session, 256, 1);
+    note(2);
+  }
+  note(3);
+  return bytes;
+}
+
+TEST(MemoryOverTime, EachStageTakesWhatItTook) {
+  if (!kOwnHeap) GTEST_SKIP() << "a sanitizer has memory of its own";
+  const std::array<const char*, 4> names = {"load", "1k prefill", "256 decoded", "unload"};
+  size_t measured = 0;
+  for (const Stages& stages : kTable) {
+    const std::string path = RealModel(stages.model);
+    if (path.empty()) continue;
+    ++measured;
+    const std::array<uint64_t, 4> bytes = Measure(path);
+    for (size_t i = 0; i < names.size(); ++i) {
+      const uint64_t slack = std::max<uint64_t>(stages.bytes[i] / 50, uint64_t{4} << 20);
+      EXPECT_LE(bytes[i], stages.bytes[i] + slack) << stages.model << ", " << names[i];
+      std::printf("%s, %s: %.1f MB (table: %.1f)\n", stages.model, names[i],
+                  static_cast<double>(bytes[i]) / 1e6, static_cast<double>(stages.bytes[i]) / 1e6);
+    }
+  }
+  if (measured == 0) GTEST_SKIP() << "TAEL_TEST_MODELS names no folder with models";
+}
+
+// 1,000 cycles in full (ACCEPTANCE A7): scripts/verify sets TAEL_TEST_FULL.
+TEST(MemoryOverTime, SessionsThatComeAndGoLeaveNothing) {
+  if (!kOwnHeap) GTEST_SKIP() << "a sanitizer has memory of its own";
+  const bool full = std::getenv("TAEL_TEST_FULL") != nullptr;
+  const std::string real = full ? RealModel("smollm2") : "";
+  const std::string path = real.empty() ? std::string(TAEL_TEST_DATA) + "/tiny/qwen3.gguf" : real;
+  const uint64_t before = Resident();
+  {
+    const auto engine = Load(path, 512);
+    ASSERT_NE(engine, nullptr);
+    const int cycles = full ? 1000 : 200, settled = 50;
+    uint64_t after_settled = 0;
+    for (int i = 0; i < cycles; ++i) {
+      Session session = engine->NewSession();
+      FeedTokens(session, 300, 100);
+      FeedTokens(session, 64, 1);
+      if (i + 1 == settled) after_settled = Resident();
+    }
+    EXPECT_EQ(engine->pool().Stats().num_blocks_in_use, 0u);
+    const auto growth = static_cast<double>(Resident()) - static_cast<double>(after_settled);
+    EXPECT_LT(growth / (cycles - settled), 1024) << "bytes a session";
+    std::printf("%d sessions: %.0f bytes more than after %d\n", cycles, growth, settled);
+  }
+  EXPECT_LT(Resident(), before + (uint64_t{8} << 20)) << "after unloading";
+}
+
+}  // namespace
+}  // namespace tael::engine

@@ -1,0 +1,43 @@
+"""The server in a cage as large as its budget. At full length: scripts/verify 5 server."""
+
+import time
+import unittest
+
+import caged
+import served
+import support
+
+CONTEXT = 512
+
+
+class Server(support.Case):
+    def least_budget(self, model):
+        return caged.plan(model, 1, CONTEXT, "--sessions", 2, "--server")["min_budget_bytes"]
+
+    def test_stays_below_its_budget_whatever_comes(self):
+        model = self.tiny("qwen3")
+        with served.Served(model, self.least_budget(model), "--ctx", CONTEXT, "--sessions",
+                           2) as server:
+            wrong, _ = served.one_shots(server, 100)
+            memory = server.memory()
+        self.assertEqual(wrong, [])
+        self.assertFalse(server.outcome.killed, server.outcome)
+        self.assertEqual(server.outcome.code, 0, server.outcome.err)
+        self.assertLessEqual(server.outcome.peak_pss, server.budget, server.outcome)
+        self.assertLessEqual(memory["used_bytes"], memory["budget_bytes"])
+
+    def test_gives_kv_back_within_a_second_when_sessions_end(self):
+        model = self.tiny("qwen3")
+        with served.Served(model, 2 * self.least_budget(model), "--ctx", CONTEXT, "--sessions", 2,
+                           "--prefix-cache", "off") as server:
+            server.complete("a b c d", 4)
+            before = server.rss()[0]
+            status, _ = server.complete("x " * (CONTEXT // 3), 4)
+            self.assertEqual(status, 200)
+            time.sleep(1)
+            self.assertEqual(server.memory()["parts"]["kv"], 0)
+            self.assertLess(server.rss()[0], before + (256 << 10))
+
+
+if __name__ == "__main__":
+    unittest.main()
