@@ -13,8 +13,8 @@ import subprocess
 import threading
 import time
 
-WORDS = ("valve pump pressure sensor motor spindle alarm temperature coolant conveyor "
-         "bearing torque relay fuse inverter").split()
+WORDS = ("valve", "pump", "pressure", "sensor", "motor", "spindle", "alarm", "temperature",
+         "coolant", "conveyor", "bearing", "torque", "relay", "fuse", "inverter")
 READY_SECONDS = 300
 
 

@@ -18,8 +18,7 @@ WeightPager::WeightPager(const mem::FileMapping& mapping, model::WeightExtents e
 
 Result<std::unique_ptr<WeightPager>> WeightPager::Create(const mem::FileMapping& mapping,
                                                          model::WeightExtents extents,
-                                                         uint32_t resident_layers,
-                                                         WarmUp warm_up) {
+                                                         uint32_t resident_layers, WarmUp warm_up) {
   std::unique_ptr<WeightPager> pager(new WeightPager(mapping, std::move(extents), resident_layers));
   if (!pager->streams()) pager->LeaveToFaults(warm_up);
   try {

@@ -149,8 +149,8 @@ Workspace::Report Workspace::ReportOf(const model::Model& model, const Workspace
     std::array<bool, model::kNumBuffers> counted{};
     for (const Buffer buffer : op.touches) {
       const auto i = static_cast<size_t>(buffer);
-      const bool first = model::LifetimeOf(buffer).first_op ==
-                         static_cast<uint32_t>(&op - model::OpList().data());
+      const bool first =
+          model::LifetimeOf(buffer).first_op == static_cast<uint32_t>(&op - model::OpList().data());
       if (!first || std::exchange(counted[i], true)) continue;
       report.kept_bytes += layout.sizes[i] * (op.per_layer ? model.description().num_layers : 1);
     }

@@ -113,6 +113,8 @@ class BlockPool {
   // to look it up in the moves, which are sorted by `from`, before anything else happens here.
   // Requires: no other thread is inside the pool, or reads or writes a block.
   std::vector<Move> Compact();
+  // Where a block is after the moves.
+  static BlockId After(std::span<const Move> moves, BlockId id);
 
   // Recomputes every count from bitmaps and references. O(blocks); for tests and fuzzers.
   // Requires: no other thread is inside the pool.

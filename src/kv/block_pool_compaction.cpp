@@ -19,6 +19,11 @@ std::vector<BlockPool::Move> BlockPool::Compact() {
   return moves;
 }
 
+BlockId BlockPool::After(std::span<const Move> moves, BlockId id) {
+  const auto move = std::ranges::lower_bound(moves, id, {}, &Move::from);
+  return move != moves.end() && move->from == id ? move->to : id;
+}
+
 // From the emptiest slab into the fullest that has a hole, until the two meet. A slab is touched
 // only if all of it can go: half a move would cost and give nothing.
 void BlockPool::CompactBin(uint32_t bin, std::vector<Move>& moves) {

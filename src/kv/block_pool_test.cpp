@@ -310,12 +310,6 @@ TEST_F(PoolTest, AnEagerPoolIsInMemoryFromStartToEnd) {
   EXPECT_EQ(budget.Snapshot().used_bytes, 32 * kBlock);
 }
 
-// Where the block is after the moves.
-BlockId Find(std::span<const BlockPool::Move> moves, BlockId id) {
-  const auto found = std::ranges::find(moves, id, &BlockPool::Move::from);
-  return found == moves.end() ? id : found->to;
-}
-
 TEST_F(PoolTest, CompactingGivesSlabsBackAndKeepsWhatBlocksHold) {
   std::mt19937 rng(7);
   for (int round = 0; round < 200; ++round) {
@@ -333,7 +327,7 @@ TEST_F(PoolTest, CompactingGivesSlabsBackAndKeepsWhatBlocksHold) {
     EXPECT_EQ(pool->Stats().num_slabs_in_use, (kept + 7) / 8) << kept << " blocks, 8 to a slab";
     EXPECT_TRUE(std::ranges::is_sorted(moves, {}, &BlockPool::Move::from));
     for (size_t i = 0; i < kept; ++i) {
-      const BlockId now = Find(moves, ids[i]);
+      const BlockId now = BlockPool::After(moves, ids[i]);
       EXPECT_EQ(pool->data(now)[0], static_cast<std::byte>(i + 1));
       EXPECT_EQ(pool->data(now)[kBlock - 1], static_cast<std::byte>(i + 1));
       EXPECT_EQ(pool->refs(now), i % 3 == 0 ? 2u : 1u);

@@ -307,6 +307,11 @@ void PrefixIndex::Clear() {
 
 // ---- accounts ----
 
+void PrefixIndex::Follow(std::span<const BlockPool::Move> moves) {
+  if (moves.empty()) return;
+  for (BlockId& id : blocks_) id = BlockPool::After(moves, id);
+}
+
 PrefixStats PrefixIndex::Stats() const {
   PrefixStats stats = stats_;
   stats.rows = rows_.size();

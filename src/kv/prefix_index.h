@@ -80,6 +80,9 @@ class PrefixIndex {
   uint32_t Pin(std::span<const TokenId> tokens, uint64_t salt);
   void Unpin(std::span<const TokenId> tokens, uint64_t salt);
 
+  // Takes over where the pool has moved blocks to (BlockPool::Compact).
+  void Follow(std::span<const BlockPool::Move> moves);
+
   PrefixStats Stats() const;  // O(rows)
   uint64_t max_bytes() const { return max_bytes_; }
   uint64_t bytes() const { return bytes_; }

@@ -185,11 +185,9 @@ void Sequence::Follow(std::span<const BlockPool::Move> moves) {
   if (moves.empty()) return;
   for (GroupTable& table : tables_) {
     for (size_t i = 0; i < table.blocks.size(); ++i) {
-      const auto move =
-          std::ranges::lower_bound(moves, table.blocks[i], {}, &BlockPool::Move::from);
-      if (move == moves.end() || move->from != table.blocks[i]) continue;
-      table.blocks[i] = move->to;
-      table.bases[i] = pool_->data(move->to);
+      if (table.blocks[i] == kNullBlock) continue;
+      table.blocks[i] = BlockPool::After(moves, table.blocks[i]);
+      table.bases[i] = pool_->data(table.blocks[i]);
     }
   }
 }
