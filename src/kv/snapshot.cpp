@@ -129,10 +129,13 @@ uint64_t Snapshot::BytesOf(std::span<const BlockId> blocks) const {
 void Snapshot::Add(const PrefixRows::Row& row, uint32_t parent, std::span<const BlockId> blocks) {
   rows_.push_back(
       {.parent = parent, .hit = row.hit, .salt = row.salt, .key = row.key, .tokens = row.tokens});
+  uint64_t present = 1;
   for (const BlockId block : blocks) {
     if (block != kNullBlock) pool_->AddRef(block);
     blocks_.push_back(block);
+    present = present * 2 + (block != kNullBlock ? 1 : 0);
   }
+  fingerprint_ += Hash64(&row.key, sizeof(row.key), present);
 }
 
 std::span<const BlockId> Snapshot::blocks(size_t row) const {

@@ -47,6 +47,8 @@ class Snapshot {
 
   uint64_t num_rows() const { return rows_.size(); }
   uint64_t file_bytes() const { return file_bytes_; }
+  // Equal for equal rows with equal blocks, whatever their order.
+  uint64_t fingerprint() const { return fingerprint_; }
 
   // Any thread, while others run: nobody writes blocks that are shared. Needs no memory to speak
   // of. Requires: the pool does not move blocks meanwhile. Fails: kIo (naming a full disk),
@@ -74,6 +76,7 @@ class Snapshot {
   std::vector<Row> rows_;
   std::vector<BlockId> blocks_;  // [rows_.size()][groups]
   uint64_t file_bytes_ = 0;
+  uint64_t fingerprint_ = 0;
 };
 
 struct Restored {
