@@ -27,6 +27,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -111,8 +112,22 @@ class BlockPool {
   // Moves blocks, with their references, out of slabs that are mostly empty into holes of others of
   // the same block size, so that whole slabs return to the kernel. Whoever holds a block then has
   // to look it up in the moves, which are sorted by `from`, before anything else happens here.
-  // Requires: no other thread is inside the pool, or reads or writes a block.
+  // Moves nothing while a Standstill is alive. Requires: no other thread is inside the pool, or
+  // reads or writes a block, unless it holds one.
   std::vector<Move> Compact();
+  // Held by who reads or releases blocks on a thread of its own. Move-only.
+  class [[nodiscard]] Standstill {
+   public:
+    explicit Standstill(BlockPool& pool) : pool_(&pool) { pool_->num_standstills_.fetch_add(1); }
+    Standstill(Standstill&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)) {}
+    Standstill& operator=(Standstill&&) = delete;
+    ~Standstill() {
+      if (pool_ != nullptr) pool_->num_standstills_.fetch_sub(1);
+    }
+
+   private:
+    BlockPool* pool_;
+  };
   // Where a block is after the moves.
   static BlockId After(std::span<const Move> moves, BlockId id);
 
@@ -173,6 +188,7 @@ class BlockPool {
   std::vector<Slab> slabs_;
   std::vector<std::atomic<uint32_t>> refs_;  // by BlockId
 
+  std::atomic<uint32_t> num_standstills_{0};
   mutable std::mutex mutex_;  // slabs changing hands, and the three below
   uint32_t num_free_slabs_ = 0;
   uint64_t touched_bytes_ = 0;  // as committed_bytes(), also told to reservation_

@@ -14,6 +14,7 @@ uint32_t ToUint(BlockId id) { return static_cast<uint32_t>(id); }
 
 std::vector<BlockPool::Move> BlockPool::Compact() {
   std::vector<Move> moves;
+  if (num_standstills_.load() > 0) return moves;
   for (uint32_t bin = 0; bin < bins_.size(); ++bin) CompactBin(bin, moves);
   std::ranges::sort(moves, {}, &Move::from);
   return moves;

@@ -84,6 +84,7 @@ Result<mem::Reservation> ReserveList(mem::MemoryBudget& budget, uint64_t bytes) 
 Snapshot::Snapshot(const PrefixIndex& index, const PrefixContext& context)
     : geometry_(&index.geometry()),
       pool_(&index.pool()),
+      standstill_(index.pool()),
       context_(context),
       file_bytes_(FileHeadBytes(index.geometry().groups.size())) {}
 

@@ -51,8 +51,8 @@ class Snapshot {
   uint64_t fingerprint() const { return fingerprint_; }
 
   // Any thread, while others run: nobody writes blocks that are shared. Needs no memory to speak
-  // of. Requires: the pool does not move blocks meanwhile. Fails: kIo (naming a full disk),
-  // kNotFound for a missing folder; then an older file is still there and whole.
+  // of. Fails: kIo (naming a full disk), kNotFound for a missing folder; then an older file is
+  // still there and whole.
   Status Write(const std::string& path) const;
 
  private:
@@ -71,6 +71,7 @@ class Snapshot {
 
   const Geometry* geometry_;
   BlockPool* pool_;
+  BlockPool::Standstill standstill_;  // goes after the blocks
   PrefixContext context_;
   mem::Reservation memory_;
   std::vector<Row> rows_;

@@ -276,6 +276,26 @@ TEST_F(SnapshotTest, TheIndexMayForgetRowsWhileTheyAreWritten) {
   EXPECT_EQ(cache.Held(Text(0, 70)), 64u);
 }
 
+TEST_F(SnapshotTest, BlocksStayWhereTheyAreUntilTheyAreWritten) {
+  Cache cache;
+  {
+    std::vector<Sequence> others;
+    for (int i = 0; i < 4; ++i) {
+      cache.Serve(Text(i * 1000, 160));
+      others.emplace_back(cache.geometry, *cache.pool);
+      ASSERT_TRUE(others.back().Extend(48 * 16).has_value());
+    }
+  }
+  {
+    const auto snapshot = Snapshot::Collect(*cache.index, context, cache.budget);
+    ASSERT_TRUE(snapshot.has_value());
+    EXPECT_TRUE(cache.pool->Compact().empty());
+  }
+  const auto moves = cache.pool->Compact();
+  EXPECT_FALSE(moves.empty());
+  cache.index->Follow(moves);
+}
+
 TEST_F(SnapshotTest, ALongListOfRowsIsInTheLedger) {
   Cache cache(8192, 8192);
   for (int i = 0; i < 20; ++i) cache.Serve(Text(i * 1000, 640));
