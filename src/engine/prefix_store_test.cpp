@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
 #include "engine/scheduler_testing.h"
 
@@ -191,6 +191,36 @@ TEST_F(PrefixStoreTest, AnswersAreTheSameWhileTheirPrefixesAreSaved) {
   Start("gemma3");
   EXPECT_TRUE(store->Restore().has_value());
   EXPECT_EQ(Cached(prompt), 96u);
+}
+
+// B9 with a real model: 3,000 tokens, save, start, the same and five more.
+TEST(PrefixStoreRealModelTest, ARestartWithALongPromptTakesATenthOfTheTimeToItsFirstToken) {
+  const char* models = std::getenv("TAEL_TEST_MODELS");
+  const std::string model = std::string(models != nullptr ? models : "") + "/smollm2.gguf";
+  if (!std::filesystem::exists(model)) GTEST_SKIP() << "not in TAEL_TEST_MODELS: " << model;
+  const std::string folder = testing::TempDir() + "tael_restart_" + std::to_string(::getpid());
+  const auto prompt = RandomTokens(3000, 1, 40000);
+  const auto run = [&](std::vector<TokenId> tokens, uint32_t& cached) {
+    const auto engine = CreateEngine(
+        {.model_path = model, .budget_bytes = 1u << 30, .num_threads = 2, .context_length = 4096});
+    const auto scheduler = StartScheduler(*engine, {});
+    const auto store = *PrefixStore::Create(*engine, *scheduler, {.folder = folder});
+    EXPECT_TRUE(store->Restore().has_value());
+    const auto answer = MustSubmit(*scheduler, MakeRequest(std::move(tokens), 4));
+    Listen(*answer);
+    cached = answer->usage().cached_tokens;
+    EXPECT_TRUE(store->Save().has_value());
+    return answer->timings().ttft_ms;
+  };
+  uint32_t cached = 0;
+  const double cold_ms = run(prompt, cached);
+  EXPECT_EQ(cached, 0u);
+  const double warm_ms = run(With(prompt, 5), cached);
+  EXPECT_GE(cached, 2992u);
+  EXPECT_LT(warm_ms, 0.1 * cold_ms);
+  RecordProperty("cold_ms", std::to_string(cold_ms));
+  RecordProperty("warm_ms", std::to_string(warm_ms));
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace
