@@ -1,0 +1,29 @@
+// From what a user wrote to the ids that a model is fed: chat template, control tokens, BOS.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "gguf/file.h"
+#include "text/chat_template.h"
+#include "tokenizer/tokenizer.h"
+
+namespace tael::text {
+
+// True when the model file carries a chat template.
+bool HasChatTemplate(const gguf::File& file);
+
+// The file's template, or the built-in plain form where it has none.
+// Fails: kMalformed, kUnsupported (a build without a template engine).
+Result<std::unique_ptr<ChatTemplate>> LoadChatTemplate(const gguf::File& file,
+                                                       const tokenizer::Tokenizer& tokenizer);
+
+// Puts BOS in front where the file asks for it and the ids do not begin with it already.
+void AddBos(const tokenizer::Tokenizer& tokenizer, std::vector<TokenId>& ids);
+
+// A rendered conversation as ids: control tokens only where the template put them.
+std::vector<TokenId> EncodeChat(const tokenizer::Tokenizer& tokenizer, const RenderedChat& chat);
+
+}  // namespace tael::text
