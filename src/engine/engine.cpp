@@ -24,7 +24,8 @@ PlanRequest RequestOf(const EngineOptions& options, size_t num_threads, uint64_t
           .compute = options.compute,
           .kv_type = options.kv_type,
           .tokenizer_bytes = tokenizer_bytes,
-          .runtime_bytes = options.runtime_bytes};
+          .runtime_bytes = options.runtime_bytes,
+          .server_bytes = options.server_bytes};
 }
 
 exec::CpuChoice CpusFor(const EngineOptions& options) {
@@ -48,6 +49,7 @@ Result<Forecast> MakeForecast(const EngineOptions& options) {
   out.activations = exec::Workspace::ReportOf(*model, shape);
   shape.max_tokens = shape.max_context;
   out.whole_prompt = exec::Workspace::ReportOf(*model, shape);
+  out.trained_context = model->description().trained_context;
   return out;
 }
 

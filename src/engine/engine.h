@@ -50,6 +50,7 @@ struct EngineOptions {
   bool commit_kv = false;                       // all KV pages at start, instead of as tokens come
   exec::WarmUp warm_up = exec::WarmUp::kAhead;
   bool lock_weights = false;  // keep the kernel from dropping weights, where it lets us
+  uint64_t server_bytes = 0;  // of who serves the engine: planned here, reserved by them
 };
 
 // What Engine::Create() would do with these options, without reading a weight. Fails as Create()
@@ -59,6 +60,7 @@ struct Forecast {
   Capacity capacity;
   exec::Workspace::Report activations;   // of the plan's passes
   exec::Workspace::Report whole_prompt;  // if a prompt as long as the context were one pass
+  uint32_t trained_context = 0;
 };
 Result<Forecast> MakeForecast(const EngineOptions& options);
 

@@ -145,6 +145,7 @@ class Planner {
     plan_.workspace.compute = request.compute;
     Part(MemoryTag::kRuntime) = RuntimeBytes(model, request);
     Part(MemoryTag::kTokenizer) = request.tokenizer_bytes;
+    Part(MemoryTag::kServer) = request.server_bytes;
     plan_.budget_is_auto = request.budget_bytes == 0;
     plan_.budget_bytes = plan_.budget_is_auto ? mem::AvailableBytes() : request.budget_bytes;
     plan_.slab_bytes = SlabBytes(plan_.geometry);

@@ -32,6 +32,7 @@ struct PlanRequest {
   std::optional<kernels::KvType> kv_type = {};  // none: f16, or f32 with --compute reference
   uint64_t tokenizer_bytes = 0;
   uint64_t runtime_bytes = 0;  // 0: measured; tests inject, so that budgets are the same each time
+  uint64_t server_bytes = 0;   // part `server`
 };
 
 struct MemoryPlan {
