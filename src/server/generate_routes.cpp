@@ -1,0 +1,173 @@
+// /v1/chat/completions and /v1/completions: a request becomes tokens, goes to the scheduler, and
+// its answer comes back whole or as a stream.
+#include <random>
+#include <utility>
+
+#include "server/answer_reader.h"
+#include "server/openai_response.h"
+#include "server/routes.h"
+
+namespace tael::server {
+namespace {
+
+// What a request takes in memory once its JSON is gone, for each byte of its body: its messages,
+// the text that the template makes of them, and an id for each byte at worst.
+constexpr uint64_t kBytesAfterParsing = 8;
+
+// The answer as it is written, for a client that wants to see that.
+class AnswerStream final : public BodyStream {
+ public:
+  AnswerStream(std::shared_ptr<engine::Answer> answer, const Client& client, Metrics& metrics,
+               ResponseHead head, const tokenizer::Tokenizer& tokenizer)
+      : reader_(std::move(answer), client, metrics), writer_(std::move(head), tokenizer) {}
+
+  bool Next(std::string& out) override {
+    if (!begun_) out += writer_.Begin();
+    begun_ = true;
+    while (out.empty() && !ended_) {
+      if (reader_.Read(pieces_)) {
+        for (const engine::Piece& piece : pieces_) Show(piece, out);
+      } else {
+        ended_ = true;
+        const auto failure = reader_.Failure();
+        out += failure ? writer_.Fail(*failure) : writer_.End(reader_.usage());
+      }
+    }
+    return !out.empty();
+  }
+
+ private:
+  // An answer that was cancelled ends with an error, not as if it were whole.
+  void Show(engine::Piece piece, std::string& out) {
+    if (piece.finish == engine::FinishReason::kCancelled) piece.finish.reset();
+    out += writer_.Events(piece);
+  }
+
+  AnswerReader reader_;
+  ResponseWriter writer_;
+  std::vector<engine::Piece> pieces_;
+  bool begun_ = false;
+  bool ended_ = false;
+};
+
+HttpResponse WholeAnswer(std::shared_ptr<engine::Answer> answer, const Client& client,
+                         Metrics& metrics, ResponseHead head,
+                         const tokenizer::Tokenizer& tokenizer) {
+  AnswerReader reader(std::move(answer), client, metrics);
+  ResponseWriter writer(std::move(head), tokenizer);
+  std::vector<engine::Piece> pieces;
+  while (reader.Read(pieces)) {
+    for (const engine::Piece& piece : pieces) writer.Keep(piece);
+  }
+  if (const auto failure = reader.Failure()) return ToResponse(*failure);
+  return JsonResponse(writer.Whole(reader.usage()));
+}
+
+std::string NewId() {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::random_device random;
+  std::string id;
+  for (int i = 0; i < 3; ++i) {
+    for (uint32_t bits = random(), left = 8; left > 0; --left, bits >>= 4) {
+      id += kDigits[bits & 15];
+    }
+  }
+  return id;
+}
+
+ResponseHead HeadOf(const Service& service, const GenerateCall& call) {
+  return {.api = call.api,
+          .model = service.model_name,
+          .id = NewId(),
+          .created = std::chrono::duration_cast<std::chrono::seconds>(
+                         std::chrono::system_clock::now().time_since_epoch())
+                         .count(),
+          .num_choices = call.num_choices,
+          .logprobs = call.options.logprobs.has_value(),
+          .include_usage = call.include_usage};
+}
+
+Result<std::vector<TokenId>> PromptOf(const Service& service, GenerateCall& call) {
+  if (call.api == Api::kChat) return service.EncodeMessages(std::move(call.messages));
+  if (call.prompt_ids) return *std::move(call.prompt_ids);
+  return service.EncodeText(call.prompt);
+}
+
+// Parses the body into `call` and lets go of it.
+std::optional<ApiError> TakeBody(HttpRequest& request, Api api, GenerateCall& call) {
+  const uint64_t num_bytes = request.body.size();
+  {
+    const auto json = ParseJson(request.body);
+    if (!json) return ApiErrorOf(json.error());
+    if (auto error = ParseGenerateCall(*json, api, call)) return error;
+  }
+  request.body = std::string();
+  request.charge.ShrinkTo(kBytesAfterParsing * num_bytes);
+  return std::nullopt;
+}
+
+engine::Request RequestOf(const Service& service, const HttpRequest& request, GenerateCall& call,
+                          std::vector<TokenId> prompt) {
+  engine::Request out;
+  out.options = std::move(call.options);
+  out.options.max_tokens = call.max_tokens.value_or(service.scheduler.MostNewTokens(prompt.size()));
+  out.options.sampler.seed = call.seed ? *call.seed : std::random_device{}();
+  // Where the model has no template, turns are written in a plain form, and this begins the next.
+  if (call.api == Api::kChat && !service.has_own_template) out.options.stop.push_back("\nuser:");
+  out.num_choices = call.num_choices;
+  out.priority = call.priority;
+  out.salt = request.salt;
+  out.prompt = std::move(prompt);
+  return out;
+}
+
+ApiError Refusal(const Service& service, const Error& error, const GenerateCall& call) {
+  ApiError out = ApiErrorOf(error, call.prompt_field());
+  if (error.code == ErrorCode::kBusy) {
+    out.param.clear();
+    out.retry_after_s = static_cast<int>(service.scheduler.RetryAfterSeconds());
+  }
+  return out;
+}
+
+HttpResponse Generate(Service& service, HttpRequest& request, Api api) {
+  GenerateCall call;
+  if (const auto error = TakeBody(request, api, call)) return ToResponse(*error);
+  auto prompt = PromptOf(service, call);
+  if (!prompt) return ToResponse(ApiErrorOf(prompt.error(), call.prompt_field()));
+  ResponseHead head = HeadOf(service, call);
+  auto answer = service.scheduler.Submit(RequestOf(service, request, call, *std::move(prompt)));
+  if (!answer) return ToResponse(Refusal(service, answer.error(), call));
+
+  const tokenizer::Tokenizer& tokenizer = service.engine.tokenizer();
+  if (!call.stream) {
+    return WholeAnswer(*std::move(answer), request.client, service.metrics, std::move(head),
+                       tokenizer);
+  }
+  HttpResponse response;
+  response.content_type = "text/event-stream; charset=utf-8";
+  response.headers.emplace_back("Cache-Control", "no-cache");
+  response.stream = std::make_unique<AnswerStream>(*std::move(answer), request.client,
+                                                   service.metrics, std::move(head), tokenizer);
+  return response;
+}
+
+}  // namespace
+
+HttpResponse ChatCompletions(Service& service, HttpRequest& request) {
+  return Generate(service, request, Api::kChat);
+}
+
+HttpResponse Completions(Service& service, HttpRequest& request) {
+  return Generate(service, request, Api::kText);
+}
+
+HttpResponse Embeddings(Service&, HttpRequest&) {
+  ApiError error;
+  error.status = 501;
+  error.code = "unsupported";
+  error.message = "this server gives no embeddings: it runs models that write text";
+  return ToResponse(error);
+}
+
+}  // namespace tael::server
