@@ -92,6 +92,11 @@ Result<bool> ParsePoolCommit(const std::string& text) {
                text + "; use lazy or eager"};
 }
 
+Result<bool> ParseOnOff(const std::string& text) {
+  if (text == "on" || text == "off") return text == "on";
+  return Error{ErrorCode::kInvalidArgument, "neither on nor off", "\"" + text + "\""};
+}
+
 Result<exec::Compute> ParseCompute(const std::string& text) {
   if (text == "fast") return exec::Compute::kFast;
   if (text == "reference") return exec::Compute::kReference;
@@ -243,9 +248,9 @@ void AddPlan(CLI::App& app, CommandOptions& chosen) {
       AddCommand(app, chosen, "plan", "Say what fits a budget, before loading anything",
                  "tael plan -m model.gguf --budget 1.8G --sessions 4", options);
   AddModelFlags(plan, options->model);
-  AddCount(plan, "--sessions", options->sessions, "Sessions at once, each with the whole context",
-           1, kMaxBenchSessions)
-      ->default_str("1");
+  AddCount(plan, "--sessions", options->sessions,
+           "Sessions at once, each with the whole context; default: 1", 1, kMaxBenchSessions);
+  plan->add_flag("--server", options->server, "As `tael serve` would run with these flags");
   AddParsed<uint64_t>(plan, "--kv-bytes",
                       "Say what so many bytes of KV hold, instead of the plan's", ParseSize,
                       [options](uint64_t bytes) { options->kv_bytes = bytes; })
@@ -327,6 +332,48 @@ void AddEval(CLI::App& app, CommandOptions& chosen) {
            "First position of a chunk that is scored; default: half of the context", 0, kMaxTokens);
 }
 
+void AddServe(CLI::App& app, CommandOptions& chosen) {
+  auto options = std::make_shared<ServeOptions>();
+  CLI::App* serve =
+      AddCommand(app, chosen, "serve", "Serve the OpenAI API over HTTP",
+                 "tael serve -m model.gguf --budget 1G --system-file system.txt", options);
+  AddModelFlags(serve, options->model);
+  serve
+      ->add_option("--host", options->host,
+                   "Address to listen on; others than this machine's own "
+                   "need --api-key-file")
+      ->capture_default_str();
+  AddCount(serve, "--port", options->port, "Port to listen on; 0: any, and printed", 0, 65535)
+      ->default_str("8080");
+  AddCount(serve, "--sessions", options->sessions, "Requests that run at once; default: 4", 1,
+           kMaxBenchSessions);
+  AddCount(serve, "--queue", options->queue, "Requests that wait for them", 0, 4096)
+      ->default_str("32");
+  serve
+      ->add_option("--system-file", options->system_file,
+                   "System prompt of conversations that bring none; kept in memory")
+      ->type_name("FILE");
+  serve
+      ->add_option("--api-key-file", options->api_key_file,
+                   "Keys that clients must show, one a line")
+      ->type_name("FILE");
+  AddParsed<bool>(serve, "--prefix-cache", "Compute equal beginnings of prompts once: on or off",
+                  ParseOnOff, [options](bool on) { options->prefix_cache = on; })
+      ->type_name("on|off")
+      ->default_str("on");
+  AddParsed<uint64_t>(serve, "--max-body", "Largest body of a request", ParseSize,
+                      [options](uint64_t bytes) { options->max_body_bytes = bytes; })
+      ->type_name("SIZE")
+      ->default_str("512Ki");
+  AddCount(serve, "--max-connections", options->max_connections, "Connections at once", 1, 4096)
+      ->default_str("64");
+  AddCount(serve, "--idle-release", options->idle_release_s,
+           "Give the weights' memory back after so many seconds without work; 0: never", 0,
+           kMaxTokens)
+      ->default_str("0")
+      ->type_name("SECONDS");
+}
+
 // Text that begins with a dash ("- milk") would be taken for a flag: it is joined to its own.
 std::vector<std::string> JoinTextValues(std::vector<std::string> args) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kTextFlags = {
@@ -384,6 +431,7 @@ Result<std::variant<CommandOptions, HelpText>> ParseCommandLine(int argc, char**
     AddPack(app, chosen);
     AddBench(app, chosen);
     AddEval(app, chosen);
+    AddServe(app, chosen);
     std::vector<std::string> args = JoinTextValues({argv + 1, argv + std::max(argc, 1)});
     TAEL_RETURN_IF_ERROR(CheckArguments(app, args));
     std::reverse(args.begin(), args.end());  // as the library wants them

@@ -14,5 +14,6 @@ Result<int> Execute(const InspectOptions& options);
 Result<int> Execute(const PackOptions& options);
 Result<int> Execute(const BenchOptions& options);
 Result<int> Execute(const EvalOptions& options);
+Result<int> Execute(const ServeOptions& options);
 
 }  // namespace tael::cli

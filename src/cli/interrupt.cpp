@@ -23,16 +23,23 @@ extern "C" void OnSignal(int) {
   errno = saved_errno;
 }
 
-}  // namespace
-
-void CatchInterrupts(OnRepeat on_repeat) {
+void Catch(int signal, OnRepeat on_repeat) {
   if (g_pipe[0] < 0 && pipe2(g_pipe, O_CLOEXEC | O_NONBLOCK) != 0) return;
   struct sigaction action = {};
   action.sa_handler = OnSignal;
   sigemptyset(&action.sa_mask);
   // Without SA_RESTART, so that a read from the terminal comes back.
   action.sa_flags = on_repeat == OnRepeat::kEndProcess ? static_cast<int>(SA_RESETHAND) : 0;
-  sigaction(SIGINT, &action, nullptr);
+  sigaction(signal, &action, nullptr);
+}
+
+}  // namespace
+
+void CatchInterrupts(OnRepeat on_repeat) { Catch(SIGINT, on_repeat); }
+
+void CatchTermination(OnRepeat on_repeat) {
+  Catch(SIGINT, on_repeat);
+  Catch(SIGTERM, on_repeat);
 }
 
 const std::atomic<bool>& Interrupted() { return g_interrupted; }

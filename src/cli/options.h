@@ -85,7 +85,8 @@ struct TokenizeOptions {
 struct PlanOptions {
   OutputFlags output;
   ModelFlags model;
-  uint32_t sessions = 1;
+  std::optional<uint32_t> sessions;  // none: 1, or what `serve` would choose
+  bool server = false;               // as `serve` would run
   std::optional<uint64_t> kv_bytes;  // none: what the plan gives to KV
 };
 
@@ -119,8 +120,24 @@ struct EvalOptions {
   std::optional<uint32_t> score_from;
 };
 
-using CommandOptions = std::variant<RunOptions, ChatOptions, PlanOptions, TokenizeOptions,
-                                    InspectOptions, PackOptions, BenchOptions, EvalOptions>;
+struct ServeOptions {
+  OutputFlags output;
+  ModelFlags model;
+  std::string host = "127.0.0.1";
+  uint16_t port = 8080;              // 0: any that is free
+  std::optional<uint32_t> sessions;  // that run at once; none: chosen (serving.h)
+  uint32_t queue = 32;               // requests that wait
+  std::optional<std::string> system_file;
+  std::optional<std::string> api_key_file;
+  bool prefix_cache = true;
+  uint64_t max_body_bytes = uint64_t{512} << 10;
+  uint32_t max_connections = 64;
+  uint32_t idle_release_s = 0;  // 0: never
+};
+
+using CommandOptions =
+    std::variant<RunOptions, ChatOptions, PlanOptions, TokenizeOptions, InspectOptions, PackOptions,
+                 BenchOptions, EvalOptions, ServeOptions>;
 
 inline const OutputFlags& OutputOf(const CommandOptions& options) {
   return std::visit([](const auto& o) -> const OutputFlags& { return o.output; }, options);

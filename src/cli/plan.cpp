@@ -7,6 +7,7 @@
 #include "cli/exit_code.h"
 #include "cli/loading.h"
 #include "cli/report.h"
+#include "cli/serving.h"
 #include "cli/terminal.h"
 #include "engine/engine.h"
 
@@ -102,7 +103,13 @@ std::string ToText(const PlanOptions& options, const Forecast& forecast) {
 
 Result<int> Execute(const PlanOptions& options) {
   engine::EngineOptions engine_options = ToEngineOptions(options.model);
-  engine_options.max_sessions = options.sessions;
+  engine_options.max_sessions = options.sessions.value_or(1);
+  if (options.server) {
+    ServeOptions serve;
+    serve.model = options.model;
+    serve.sessions = options.sessions;
+    TAEL_ASSIGN_OR_RETURN(engine_options, ServingEngineOptions(serve));
+  }
   TAEL_ASSIGN_OR_RETURN(const Forecast forecast, engine::MakeForecast(engine_options));
   if (options.output.json) {
     TAEL_RETURN_IF_ERROR(PrintJson(ToJson(options, forecast)));

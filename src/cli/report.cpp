@@ -6,6 +6,7 @@
 #include "base/units.h"
 #include "cli/terminal.h"
 #include "mem/process_memory.h"
+#include "report/memory.h"
 
 namespace tael::cli {
 namespace {
@@ -71,21 +72,7 @@ Json LogProbsToJson(const engine::GenerateResult& result) {
   return list;
 }
 
-Json MemoryToJson(const engine::Engine& engine) {
-  const mem::LedgerSnapshot ledger = engine.Ledger();
-  const mem::ProcessMemory process = ProcessMemoryOrZero();
-  Json used = Json::object(), reserved = Json::object();
-  for (size_t i = 0; i < ledger.parts.size(); ++i) {
-    const std::string tag(ToString(static_cast<mem::MemoryTag>(i)));
-    used[tag] = ledger.parts[i].used_bytes;
-    reserved[tag] = ledger.parts[i].reserved_bytes;
-  }
-  return {{"budget_bytes", ledger.limit_bytes},       {"used_bytes", ledger.used_bytes},
-          {"reserved_bytes", ledger.reserved_bytes},  {"high_water_bytes", ledger.high_water_bytes},
-          {"rss_anon_bytes", process.rss_anon_bytes}, {"rss_file_bytes", process.rss_file_bytes},
-          {"locked_bytes", engine.locked_bytes()},    {"parts", std::move(used)},
-          {"parts_reserved", std::move(reserved)}};
-}
+Json MemoryToJson(const engine::Engine& engine) { return report::MemoryToJson(engine); }
 
 std::string MemoryTable(const engine::Engine& engine) {
   const mem::LedgerSnapshot ledger = engine.Ledger();

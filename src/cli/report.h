@@ -27,8 +27,7 @@ Json IdsToJson(std::span<const TokenId> ids);
 Json TimingsToJson(const engine::Timings& timings);
 Json LogProbsToJson(const engine::GenerateResult& result);
 
-// The ledger, and what the kernel says of this process. `parts`: tag -> bytes in use;
-// `parts_reserved`: tag -> bytes promised.
+// See report/memory.h.
 Json MemoryToJson(const engine::Engine& engine);
 
 std::string MemoryTable(const engine::Engine& engine);

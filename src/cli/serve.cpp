@@ -1,0 +1,144 @@
+// `tael serve`: the OpenAI API over HTTP, until SIGINT or SIGTERM.
+//
+// Standard output gets one line, when the server is ready; everything else goes to stderr.
+#include <poll.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <utility>
+
+#include "cli/commands.h"
+#include "cli/exit_code.h"
+#include "cli/input.h"
+#include "cli/interrupt.h"
+#include "cli/loading.h"
+#include "cli/report.h"
+#include "cli/serving.h"
+#include "cli/terminal.h"
+#include "server/server.h"
+#include "server/service_manager.h"
+
+namespace tael::cli {
+namespace {
+
+// What running answers get to end when the server stops.
+constexpr std::chrono::seconds kGrace{3};
+// A context that conversations rarely outgrow.
+constexpr uint32_t kGoodContext = 4096;
+
+server::HttpServerOptions HttpOptions(const ServeOptions& options) {
+  server::HttpServerOptions http;
+  http.max_connections = options.max_connections;
+  http.max_body_bytes = options.max_body_bytes;
+  return http;
+}
+
+Result<server::ServerOptions> MakeServerOptions(const ServeOptions& options) {
+  server::ServerOptions out;
+  out.http = HttpOptions(options);
+  if (options.api_key_file) {
+    TAEL_ASSIGN_OR_RETURN(out.keys, server::ApiKeys::Load(*options.api_key_file));
+  }
+  if (options.system_file) {
+    TAEL_ASSIGN_OR_RETURN(out.system_prompt, ReadFile(*options.system_file));
+    if (out.system_prompt.empty()) {
+      return Error{ErrorCode::kInvalidArgument, "the system prompt is empty", *options.system_file};
+    }
+  }
+  out.scheduler.max_queued = options.queue;
+  out.scheduler.max_running = options.sessions.value_or(kDefaultSessions);
+  out.scheduler.prefix_cache = options.prefix_cache;
+  out.scheduler.idle_release = std::chrono::seconds(options.idle_release_s);
+  out.scheduler.log = [](std::string_view line) { Note(line); };
+  return out;
+}
+
+Status CheckExposure(const server::ListenSocket& socket, const server::ApiKeys& keys,
+                     const std::string& host) {
+  if (socket.is_loopback() || keys.are_required()) return {};
+  return Error{
+      ErrorCode::kInvalidArgument, "other machines could use this server without a key",
+      "--host " + host + " is not this machine alone; give --api-key-file, or --host 127.0.0.1"};
+}
+
+Status Announce(const ServeOptions& options, const std::string& url, uint16_t port,
+                const engine::Engine& engine, const server::Server& server) {
+  if (options.output.json) {
+    return PrintJson({{"ready", true},
+                      {"url", url},
+                      {"host", options.host},
+                      {"port", port},
+                      {"model", server.model_name()},
+                      {"ctx", engine.context_length()},
+                      {"sessions", options.sessions.value_or(kDefaultSessions)},
+                      {"budget_bytes", engine.plan().budget_bytes}});
+  }
+  if (Print("listening on " + url + "\n")) return {};
+  return Error{ErrorCode::kInternal, "standard output could not be written", ""};
+}
+
+// Until a signal comes. Tells the service manager that the scheduler moves.
+void WaitForTheEnd(const server::ServiceManager& manager, server::Server& server) {
+  const auto interval = manager.watchdog_interval();
+  while (!Interrupted().load()) {
+    pollfd waiting = {InterruptDescriptor(), POLLIN, 0};
+    poll(&waiting, 1, interval ? static_cast<int>(interval->count()) : -1);
+    if (interval && server.IsAlive()) manager.Alive();
+  }
+}
+
+}  // namespace
+
+Result<engine::EngineOptions> ServingEngineOptions(const ServeOptions& options) {
+  // Before the plan, which counts the program's code.
+  TAEL_RETURN_IF_ERROR(server::HttpLibrary::Load());
+  engine::EngineOptions wanted;
+  wanted.server_bytes = server::ServerBytes(HttpOptions(options));
+  wanted.max_sessions = options.sessions.value_or(kDefaultSessions);
+  wanted.logit_rows = wanted.max_sessions;
+  wanted = ToEngineOptions(options.model, std::move(wanted));
+  if (options.sessions) return wanted;
+  // Forecasts take a moment each: mostly the first one does.
+  for (; wanted.max_sessions > 1; wanted.max_sessions /= 2) {
+    TAEL_ASSIGN_OR_RETURN(const engine::Forecast forecast, engine::MakeForecast(wanted));
+    const engine::MemoryPlan& plan = forecast.plan;
+    const uint32_t good = std::min(kGoodContext, forecast.trained_context);
+    const bool is_good = options.model.context != 0 || plan.context_length >= good;
+    if (plan.fits() && !plan.streams() && is_good) break;
+  }
+  return wanted;
+}
+
+Result<int> Execute(const ServeOptions& options) {
+  std::signal(SIGPIPE, SIG_IGN);
+  CatchTermination(OnRepeat::kEndProcess);
+  const auto manager = server::ServiceManager::FromEnvironment();
+  TAEL_ASSIGN_OR_RETURN(server::ServerOptions server_options, MakeServerOptions(options));
+  TAEL_ASSIGN_OR_RETURN(auto socket, server::ListenSocket::Bind(options.host, options.port));
+  TAEL_RETURN_IF_ERROR(CheckExposure(socket, server_options.keys, options.host));
+
+  TAEL_ASSIGN_OR_RETURN(engine::EngineOptions wanted, ServingEngineOptions(options));
+  TAEL_ASSIGN_OR_RETURN(const LoadedEngine loaded, LoadEngine(options.model, std::move(wanted)));
+  engine::Engine& engine = *loaded.engine;
+  server_options.model_name = server::ModelNameOf(engine, options.model.path);
+  const std::string url = socket.Url();
+  const uint16_t port = socket.port();
+  TAEL_ASSIGN_OR_RETURN(const auto server, server::Server::Create(engine, std::move(socket),
+                                                                  std::move(server_options)));
+
+  TAEL_RETURN_IF_ERROR(Announce(options, url, port, engine, *server));
+  if (options.output.verbose) {
+    Note(engine.cpus().why);
+    Note(MemoryLine(engine));
+  }
+  manager.Ready("serving " + server->model_name() + " on " + url);
+  WaitForTheEnd(manager, *server);
+  manager.Stopping();
+  Note("stopping");
+  server->Stop(kGrace);
+  return kExitOk;
+}
+
+}  // namespace tael::cli
