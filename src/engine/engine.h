@@ -165,6 +165,8 @@ class Session {
   // False where a sliding window has moved past keys that the next token would look at.
   bool CanTruncate(uint32_t length) const { return sequence_.CanTruncate(length); }
   const kv::Sequence& sequence() const { return sequence_; }
+  // Takes over where the pool has moved blocks to (BlockPool::Compact).
+  void Follow(std::span<const kv::BlockPool::Move> moves) { sequence_.Follow(moves); }
 
  private:
   friend class Engine;

@@ -61,7 +61,7 @@ struct SchedulerOptions {
 };
 
 enum class TrimLevel : uint8_t {
-  kModerate,  // idle prefix rows
+  kModerate,  // idle prefix rows, and what is left is moved together
   kCritical,  // and all sequences but the one that is due first, for a while
 };
 
@@ -99,6 +99,7 @@ struct SchedulerStats {
   uint64_t evicted_bytes = 0;  // idle prefix rows, for somebody who needed the room
   uint64_t trims = 0;
   uint64_t trimmed_bytes = 0;
+  uint64_t moved_blocks = 0;   // so that slabs become empty
   uint64_t idle_releases = 0;  // of weights
 };
 

@@ -294,6 +294,7 @@ void SchedulerLoop::Sleep() {
       until = std::min(until, idle_since_ + options_.idle_release);
     }
   }
+  if (idle) Compact();
   TellStats(true);
   inbox_.doorbell()->Wait(until);
 }

@@ -105,6 +105,7 @@ class SchedulerLoop final : private Reclaimable {
   uint64_t ShrinkWindows(uint64_t /*bytes*/) override { return 0; }
   bool PreemptLast(uint64_t& freed_bytes) override;
   void Preempt(Choice& choice);
+  void Compact();
   bool KeepPinned(const Choice& choice);
 
   Engine& engine_;

@@ -78,11 +78,29 @@ void SchedulerLoop::Preempt(Choice& choice) {
   ++room_version_;
 }
 
+// Moves blocks together where that frees a slab, whose pages then go back to the kernel.
+void SchedulerLoop::Compact() {
+  const kv::PoolStats pool = engine_.pool().Stats();
+  const uint64_t in_slabs = pool.num_slabs_in_use * pool.slab_bytes;
+  if (pool.block_bytes_in_use + pool.slab_bytes > in_slabs) return;
+  const std::vector<kv::BlockPool::Move> moves = engine_.pool().Compact();
+  if (moves.empty()) return;
+  for (const auto& job : active_) {
+    for (const auto& choice : job->choices) {
+      if (choice->session) choice->session->Follow(moves);
+    }
+  }
+  if (index_ != nullptr) index_->Follow(moves);
+  stats_.moved_blocks += moves.size();
+  Log("reclaim: " + std::to_string(moves.size()) + " blocks moved together");
+}
+
 uint64_t SchedulerLoop::Trim(TrimLevel level) {
   const bool critical = level == TrimLevel::kCritical;
   const uint64_t before = engine_.pool().Stats().block_bytes_in_use;
   if (critical) pressure_until_ = Clock::now() + options_.pressure_hold;
   Reclaim(*this, ~uint64_t{0}, critical ? ReclaimStep::kPreempt : ReclaimStep::kIdlePrefixRows);
+  Compact();
   const uint64_t freed = before - engine_.pool().Stats().block_bytes_in_use;
   ++stats_.trims;
   stats_.trimmed_bytes += freed;

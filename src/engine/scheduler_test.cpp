@@ -457,6 +457,32 @@ TEST_F(SchedulerTest, TrimGivesIdleRowsBackAndCriticalPreempts) {
   EXPECT_THAT(log, testing::Contains(HasSubstr("trim: critical")));
 }
 
+TEST_F(SchedulerTest, ATrimMovesWhatIsLeftTogether) {
+  EngineOptions options = SchedulerEngine("llama_gqa");
+  options.context_length = 512;
+  MakeEngine(options);  // two slabs
+  const Request small = MakeRequest(RandomTokens(100, 9), 60);
+  const auto want = Expected(*engine, small);
+  Start({.buffer_tokens = kSmallBuffer});
+  std::vector<std::shared_ptr<Answer>> large;
+  for (uint32_t i = 0; i < 2; ++i) {
+    large.push_back(MustSubmit(*scheduler, MakeRequest(RandomTokens(450, i + 1), 50)));
+    EXPECT_TRUE(Eventually([&] { return scheduler->Stats().paused == i + 1; }));
+  }
+  const auto answer = MustSubmit(*scheduler, small);
+  EXPECT_TRUE(Eventually([&] { return scheduler->Stats().paused == 3; }));
+  ASSERT_EQ(engine->pool().Stats().num_slabs_in_use, 2u);
+  large[0]->Cancel();
+  Listen(*large[0]);
+  scheduler->Trim(TrimLevel::kModerate);
+  EXPECT_GT(scheduler->Stats().moved_blocks, 0u);
+  EXPECT_EQ(engine->pool().Stats().num_slabs_in_use, 1u);
+  EXPECT_EQ(Listen(*answer), want);
+  large[1]->Cancel();
+  Listen(*large[1]);
+  ExpectNoBlocks(*engine, *scheduler);
+}
+
 TEST_F(SchedulerTest, WeightsAreGivenBackWhenThereIsNothingToDo) {
   MakeEngine(SchedulerEngine("llama_gqa"));
   const Request request = MakeRequest(RandomTokens(20, 1), 10);
