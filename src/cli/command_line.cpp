@@ -357,6 +357,10 @@ void AddServe(CLI::App& app, CommandOptions& chosen) {
       ->add_option("--api-key-file", options->api_key_file,
                    "Keys that clients must show, one a line")
       ->type_name("FILE");
+  serve
+      ->add_option("--state-dir", options->state_folder,
+                   "Keep computed prompts there, and read them back at the start")
+      ->type_name("FOLDER");
   AddParsed<bool>(serve, "--prefix-cache", "Compute equal beginnings of prompts once: on or off",
                   ParseOnOff, [options](bool on) { options->prefix_cache = on; })
       ->type_name("on|off")

@@ -129,6 +129,7 @@ struct ServeOptions {
   uint32_t queue = 32;               // requests that wait
   std::optional<std::string> system_file;
   std::optional<std::string> api_key_file;
+  std::string state_folder;  // "": nothing is kept
   bool prefix_cache = true;
   uint64_t max_body_bytes = uint64_t{512} << 10;
   uint32_t max_connections = 64;

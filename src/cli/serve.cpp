@@ -47,6 +47,11 @@ Result<server::ServerOptions> MakeServerOptions(const ServeOptions& options) {
       return Error{ErrorCode::kInvalidArgument, "the system prompt is empty", *options.system_file};
     }
   }
+  if (!options.state_folder.empty() && !options.prefix_cache) {
+    return Error{ErrorCode::kInvalidArgument, "--state-dir keeps what the prefix cache holds",
+                 "leave out --prefix-cache off"};
+  }
+  out.state_folder = options.state_folder;
   out.scheduler.max_queued = options.queue;
   out.scheduler.max_running = options.sessions.value_or(kDefaultSessions);
   out.scheduler.prefix_cache = options.prefix_cache;

@@ -72,6 +72,10 @@ Result<std::unique_ptr<Server>> Server::Create(engine::Engine& engine, ListenSoc
   const auto log = options.scheduler.log;
   TAEL_ASSIGN_OR_RETURN(server->scheduler_,
                         engine::Scheduler::Create(engine, std::move(options.scheduler)));
+  if (!options.state_folder.empty()) {
+    TAEL_ASSIGN_OR_RETURN(server->state_, StateKeeper::Create(engine, *server->scheduler_,
+                                                              options.state_folder, log));
+  }
   server->service_ = std::make_unique<Service>(engine, *server->scheduler_);
   Service& service = *server->service_;
   service.model_name = std::move(options.model_name);

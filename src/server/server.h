@@ -18,6 +18,7 @@
 #include "server/listen_socket.h"
 #include "server/router.h"
 #include "server/service.h"
+#include "server/state_keeper.h"
 
 namespace tael::server {
 
@@ -27,6 +28,7 @@ struct ServerOptions {
   ApiKeys keys;
   std::string model_name;     // "": the file's own, or the file's name without its ending
   std::string system_prompt;  // "": none; computed at the start, and kept in memory
+  std::string state_folder;   // "": none; prefixes are kept there (state_keeper.h)
 };
 
 // What the server takes beside the engine, for EngineOptions::server_bytes: all connections that
@@ -63,6 +65,7 @@ class Server {
 
   // Destroyed bottom up: nobody calls what is gone already.
   std::unique_ptr<engine::Scheduler> scheduler_;
+  std::unique_ptr<StateKeeper> state_;
   std::unique_ptr<MemoryAccount> account_;
   std::unique_ptr<Service> service_;
   std::unique_ptr<Router> router_;

@@ -106,6 +106,33 @@ class Lifecycle(Case):
                              {"role": "user", "content": "x"}], "max_tokens": 1}).json["usage"]
             self.assertLess(own["prompt_tokens"], plain)
 
+    def test_prefixes_come_back_after_a_restart(self):
+        state = self.folder / "state"
+        flags = ("--ctx", 8192, "--state-dir", state)
+        prompt = [40 + i * i % 200 for i in range(3000)]
+        with Server(self.model, *flags) as server:
+            whole = server.complete(prompt, max_tokens=8, temperature=0).json["choices"][0]["text"]
+        with Server(self.model, *flags) as server:
+            usage = server.complete([*prompt, 5, 6, 7, 8, 9], max_tokens=1).json["usage"]
+            self.assertGreaterEqual(usage["prompt_tokens_details"]["cached_tokens"], 2992)
+            again = server.complete(prompt, max_tokens=8, temperature=0).json["choices"][0]["text"]
+            self.assertEqual(again, whole)
+
+    def test_damaged_state_is_no_reason_not_to_serve(self):
+        state = self.folder / "state"
+        flags = ("--ctx", 2048, "--state-dir", state)
+        with Server(self.model, *flags) as server:
+            server.complete([65] * 500, max_tokens=1)
+        (saved,) = state.iterdir()
+        saved.write_bytes(saved.read_bytes()[:-100])
+        with Server(self.model, *flags) as server:
+            self.assertIn("not restored", server.log())
+            self.assertEqual(server.complete([65] * 500, max_tokens=1).status, 200)
+        self.fails(2, "serve", "-m", self.model, "--port", 0, "--state-dir",
+                   self.folder / "no" / "such", names=["--state-dir"])
+        self.fails(2, "serve", "-m", self.model, "--state-dir", state, "--prefix-cache", "off",
+                   names=["--state-dir"])
+
     def test_the_queue_is_bounded_and_says_when_to_come_again(self):
         with Server(self.model, "--ctx", 200_000, "--sessions", 1, "--queue", 1) as server:
             held = []
