@@ -16,19 +16,24 @@ namespace tael::kernels {
 // Defined in isa/: each file exports nothing else.
 extern const MatmulTable kScalarMatmul;
 extern const VectorTable kScalarVector;
-extern const KvTable kScalarKv[kNumKvTypes];
+extern const KvTable kScalarKv[kNumFloatKvTypes];
+extern const KvTable kScalarQuantisedKv[kNumQuantisedKvTypes];
 #if defined(__x86_64__)
 extern const MatmulTable kAvx2Matmul;
 extern const VectorTable kAvx2Vector;
-extern const KvTable kAvx2Kv[kNumKvTypes];
+extern const KvTable kAvx2Kv[kNumFloatKvTypes];
+extern const KvTable kAvx2QuantisedKv[kNumQuantisedKvTypes];
 extern const MatmulTable kAvx512Matmul;
 extern const VectorTable kAvx512Vector;
-extern const KvTable kAvx512Kv[kNumKvTypes];
+extern const KvTable kAvx512Kv[kNumFloatKvTypes];
+extern const KvTable kAvx512QuantisedKv[kNumQuantisedKvTypes];
 #elif defined(__aarch64__)
 extern const MatmulTable kNeonMatmul;
 extern const VectorTable kNeonVector;
-extern const KvTable kNeonKv[kNumKvTypes];
+extern const KvTable kNeonKv[kNumFloatKvTypes];
+extern const KvTable kNeonQuantisedKv[kNumQuantisedKvTypes];
 extern const MatmulTable kDotprodMatmul;
+extern const KvTable kDotprodQuantisedKv[kNumQuantisedKvTypes];
 extern const MatmulTable kI8mmMatmul;
 #endif
 
@@ -51,35 +56,37 @@ struct Runnables {
   size_t count = 0;
 
   Runnables() {
-    Add("scalar", true, kScalarMatmul, kScalarVector, kScalarKv);
+    Add("scalar", true, kScalarMatmul, kScalarVector, kScalarKv, kScalarQuantisedKv);
 #if defined(__x86_64__)
     __builtin_cpu_init();
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c();
-    Add("avx2", avx2, kAvx2Matmul, kAvx2Vector, kAvx2Kv);
+    Add("avx2", avx2, kAvx2Matmul, kAvx2Vector, kAvx2Kv, kAvx2QuantisedKv);
     const bool avx512 =
         avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
-    Add("avx512vnni", avx512, kAvx512Matmul, kAvx512Vector, kAvx512Kv);
+    Add("avx512vnni", avx512, kAvx512Matmul, kAvx512Vector, kAvx512Kv, kAvx512QuantisedKv);
 #elif defined(__aarch64__)
-    Add("neon", true, kNeonMatmul, kNeonVector, kNeonKv);
+    Add("neon", true, kNeonMatmul, kNeonVector, kNeonKv, kNeonQuantisedKv);
 #if defined(__linux__)
     const bool dotprod = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
-    Add("dotprod", dotprod, kDotprodMatmul, kNeonVector, kNeonKv);
+    Add("dotprod", dotprod, kDotprodMatmul, kNeonVector, kNeonKv, kDotprodQuantisedKv);
     const bool i8mm = dotprod && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
-    Add("i8mm", i8mm, kI8mmMatmul, kNeonVector, kNeonKv);
+    Add("i8mm", i8mm, kI8mmMatmul, kNeonVector, kNeonKv, kDotprodQuantisedKv);
 #endif
 #endif
   }
 
   void Add(const char* isa, bool supported, const MatmulTable& matmul, const VectorTable& vec,
-           const KvTable* kv) {
+           const KvTable* kv, const KvTable* quantised_kv) {
     if (!supported) return;
     KernelTable& table = tables[count];
     table.isa = isa;
     table.matmul = matmul;
     table.vec = vec;
-    for (size_t i = 0; i < kNumKvTypes; ++i) table.kv[i] = kv[i];
+    for (size_t i = 0; i < kNumFloatKvTypes; ++i) table.kv[i] = kv[i];
+    for (size_t i = 0; i < kNumQuantisedKvTypes; ++i)
+      table.kv[kNumFloatKvTypes + i] = quantised_kv[i];
     list[count++] = &table;
   }
 };

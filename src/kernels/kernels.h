@@ -11,7 +11,7 @@
 //   activations  packed by pack_act() into a form that is private to the ISA (ActFormat)
 //   K tile       [head_dim][16 tokens]   one KV head, one layer, one block: a vector of 16 lanes
 //   V tile       [16 tokens][head_dim]   holds one dimension of all 16 keys, so q.K needs no
-//                                        horizontal sums
+//                                        horizontal sums (quantised tiles: see KvType)
 // All functions may be called from any thread; none allocates or keeps state.
 #pragma once
 
@@ -131,10 +131,48 @@ struct VectorTable {
   float (*max)(const float* x, size_t n);          // n >= 1
   // x = exp(x - max); returns the sum. exp(-inf) is 0.
   float (*exp_sum)(float* x, float max, size_t n);
+  // Walsh-Hadamard transform in place of runs of the largest power of two that divides n (n is a
+  // multiple of 8), scaled by the root of a run's length: orthonormal, and its own inverse. It
+  // spreads one huge value over all of a run, so that a run can share one scale. The same bits on
+  // every ISA.
+  void (*hadamard)(float* x, size_t n);
 };
 
-enum class KvType : uint8_t { kF32 = 0, kF16 = 1 };
-inline constexpr size_t kNumKvTypes = 2;
+// How the cache stores keys or values. Tiles of the quantised types (f16 scales; the same bits on
+// every ISA; vectors are to be rotated by VectorTable::hadamard before they come and after):
+//
+//   q8, keys     int8 [head_dim/4][16 tokens][4], then scales [16]
+//   q8, values   scales [16], then int8 [16 tokens][head_dim]
+//   q4, values   scales [head_dim/32][16], then [16 tokens][head_dim/2] bytes: byte j of the 16 for
+//                32 dimensions holds dimension j in its low half and 16 + j in its high one, each
+//                as a number from 0 to 15 that stands for (number - 8) times the scale
+//
+// The scales of keys and those of values meet in the middle, so that both runs of integers begin at
+// a cache line.
+enum class KvType : uint8_t {
+  kF32 = 0,
+  kF16 = 1,
+  kQ8 = 2,  // one scale per vector: the least f16 that keeps it within +-127
+  kQ4 = 3,  // values only; head_dim is a multiple of 32, which share a scale
+};
+inline constexpr size_t kNumKvTypes = 4;
+inline constexpr size_t kNumFloatKvTypes = 2;
+inline constexpr size_t kNumQuantisedKvTypes = 2;
+inline constexpr size_t kQ4Group = 32;
+
+constexpr bool IsQuantised(KvType type) { return static_cast<size_t>(type) >= kNumFloatKvTypes; }
+
+// Of keys and of values.
+struct KvTypes {
+  KvType k;
+  KvType v;
+  constexpr KvTypes(KvType both) : k(both), v(both) {}  // one type is what most code means
+  constexpr KvTypes(KvType keys, KvType values) : k(keys), v(values) {}
+  bool operator==(const KvTypes&) const = default;
+};
+
+// Floats between two queries that pack_q() made.
+constexpr size_t PackedQueryFloats(size_t head_dim) { return 2 * head_dim / sizeof(float) + 4; }
 
 struct AttendCall {
   const std::byte* const* blocks;  // base address of each block, in order of tokens
@@ -142,24 +180,30 @@ struct AttendCall {
   size_t num_tokens;               // keys to look at; the last block may be partly filled
   size_t head_dim;                 // multiple of 8
   size_t num_rows;                 // query rows that share these keys (a GQA group, or a tile)
-  const float* q;                  // [num_rows][q_stride], already scaled (scores)
-  size_t q_stride;
+  const float* q;                  // [num_rows][q_stride], already scaled, and packed where the
+  size_t q_stride;                 //   type has a pack_q (scores)
   float* scores;  // [num_rows][score_stride], score_stride >= num_tokens rounded up to 16
   size_t score_stride;
   float* out;  // [num_rows][out_stride] (values)
   size_t out_stride;
 };
 
-// One table per KV storage type.
+// One table per KV storage type. kQ4 has no functions for keys: they are null.
 struct KvTable {
   size_t (*k_tile_bytes)(size_t head_dim);
   size_t (*v_tile_bytes)(size_t head_dim);
-  // Stores one key or value vector of one head into slot 0..15 of a tile. f16 saturates.
+  // Null where scores() takes f32 rows. A query becomes symmetric int8 with one scale: q =
+  // x * (127 / max|x|) rounded to nearest even, zeros where max|x| < kLeastActivation; and, for
+  // exact_scores(), what was rounded off in steps of 1/128. PackedQueryFloats() floats at `out`.
+  void (*pack_q)(const float* q, size_t head_dim, float* out);
+  // Stores one key or value vector of one head into slot 0..15 of a tile. Scales and f16 saturate.
   void (*store_k)(const float* k, size_t head_dim, size_t slot, std::byte* tile);
   void (*store_v)(const float* v, size_t head_dim, size_t slot, std::byte* tile);
   // scores[r][t] = q[r] . K[t], t < num_tokens; slots past the end get arbitrary finite or
   // non-finite values (they may hold anything) and must not be read.
   void (*scores)(const AttendCall& call);
+  // The same with 15 bits of a packed query instead of 8; null where there is no pack_q.
+  void (*exact_scores)(const AttendCall& call);
   // out[r] += sum_t scores[r][t] * V[t], t < num_tokens only: a stale slot never enters.
   void (*values)(const AttendCall& call);
 };

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
@@ -276,6 +278,46 @@ TEST_P(VectorKernels, ExpSumIsAccurateDownToTheSmallestNormalNumber) {
   for (size_t i = 0; i < x.size(); ++i) {
     const double want = std::exp(double{x[i]});
     ASSERT_NEAR(got[i], want, 4 * kRounding * want + 0x1p-126) << x[i];
+  }
+}
+
+constexpr size_t kHadamardLengths[] = {8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256, 512};
+
+TEST_P(VectorKernels, HadamardMultipliesEachRunByTheMatrixOfSigns) {
+  for (size_t n : kHadamardLengths) {
+    const auto x = Normals(n, 1.0f, 3);
+    const size_t run = n & (~n + 1);
+    Guarded got(x);
+    vec().hadamard(got.data(), n);
+    for (size_t i = 0; i < n; ++i) {
+      double want = 0.0, magnitude = 0.0;
+      for (size_t j = 0; j < run; ++j) {
+        const double term = x[i / run * run + j];
+        want += std::popcount(i % run & j) % 2 == 0 ? term : -term;
+        magnitude += std::abs(term);
+      }
+      const double factor = 1.0 / std::sqrt(static_cast<double>(run));
+      ASSERT_NEAR(got[i], want * factor, 4 * kRounding * magnitude * factor) << i << " of " << n;
+    }
+  }
+}
+
+TEST_P(VectorKernels, HadamardTwiceChangesNothingButRounding) {
+  for (size_t n : kHadamardLengths) {
+    const auto x = Normals(n, 1.0f, 4);
+    Guarded twice(x);
+    vec().hadamard(twice.data(), n);
+    vec().hadamard(twice.data(), n);
+    for (size_t i = 0; i < n; ++i) ASSERT_NEAR(twice[i], x[i], 2e-6) << i << " of " << n;
+  }
+}
+
+TEST_P(VectorKernels, HadamardIsTheSameToTheBitOnEveryIsa) {
+  for (size_t n : kHadamardLengths) {
+    auto want = Normals(n, 1.0f, 5), got = want;
+    (*Runnable().begin())->vec.hadamard(want.data(), n);
+    vec().hadamard(got.data(), n);
+    ASSERT_EQ(std::memcmp(want.data(), got.data(), n * sizeof(float)), 0) << n;
   }
 }
 

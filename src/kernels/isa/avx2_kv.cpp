@@ -4,8 +4,8 @@
 
 namespace tael::kernels {
 
-extern const KvTable kAvx2Kv[kNumKvTypes];
-const KvTable kAvx2Kv[kNumKvTypes] = {MakeKvTable<Avx2, ElementF32<Avx2>>(),
-                                      MakeKvTable<Avx2, ElementF16<Avx2>>()};
+extern const KvTable kAvx2Kv[kNumFloatKvTypes];
+const KvTable kAvx2Kv[kNumFloatKvTypes] = {MakeKvTable<Avx2, ElementF32<Avx2>>(),
+                                           MakeKvTable<Avx2, ElementF16<Avx2>>()};
 
 }  // namespace tael::kernels

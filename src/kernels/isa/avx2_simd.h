@@ -1,4 +1,4 @@
-// A vector of 8 floats for simd_vector.h and simd_kv.h. Private to the avx2 files.
+// A vector of 8 floats for the simd_*.h files. Private to the avx2 files.
 #pragma once
 
 #include <immintrin.h>
@@ -73,6 +73,43 @@ struct Avx2 {
     const Vec clamped = Max(Set1(-65504.0f), Min(Set1(65504.0f), v));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
                      _mm256_cvtps_ph(clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+
+  // Lanes i and i + kHalf of each run of 2 * kHalf become their sum and their difference.
+  template <size_t kHalf>
+  static Vec Butterfly(Vec v) {
+    if constexpr (kHalf == 1) {
+      return Fma(v, _mm256_setr_ps(1, -1, 1, -1, 1, -1, 1, -1), _mm256_permute_ps(v, 0xb1));
+    } else if constexpr (kHalf == 2) {
+      return Fma(v, _mm256_setr_ps(1, 1, -1, -1, 1, 1, -1, -1), _mm256_permute_ps(v, 0x4e));
+    } else {
+      return Fma(v, _mm256_setr_ps(1, 1, 1, 1, -1, -1, -1, -1), _mm256_permute2f128_ps(v, v, 1));
+    }
+  }
+
+  // Whole numbers within +-127.
+  static void StoreI8(int8_t* p, Vec v) {
+    const __m256i wide = _mm256_cvtps_epi32(v);
+    const __m128i words =
+        _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
+  }
+  template <size_t kVecs>
+  static void LoadI8(const int8_t* p, Vec (&out)[kVecs]) {
+#pragma GCC unroll 8
+    for (size_t i = 0; i < kVecs; ++i) {
+      const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + i * kLanes));
+      out[i] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+    }
+  }
+  // The low (shift 0) or high (shift 4) halves of 16 bytes, less 8.
+  static void LoadI4(const uint8_t* p, int shift, Vec (&out)[2]) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    const __m128i halves =
+        _mm_and_si128(_mm_srl_epi16(bytes, _mm_cvtsi32_si128(shift)), _mm_set1_epi8(15));
+    const __m128i values = _mm_sub_epi8(halves, _mm_set1_epi8(8));
+    out[0] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(values));
+    out[1] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(values, 8)));
   }
 
   // Register tiles (16 registers). Scores: 2 * rows * blocks accumulators, two vectors of keys per

@@ -4,8 +4,8 @@
 
 namespace tael::kernels {
 
-extern const KvTable kAvx512Kv[kNumKvTypes];
-const KvTable kAvx512Kv[kNumKvTypes] = {MakeKvTable<Avx512, ElementF32<Avx512>>(),
-                                        MakeKvTable<Avx512, ElementF16<Avx512>>()};
+extern const KvTable kAvx512Kv[kNumFloatKvTypes];
+const KvTable kAvx512Kv[kNumFloatKvTypes] = {MakeKvTable<Avx512, ElementF32<Avx512>>(),
+                                             MakeKvTable<Avx512, ElementF16<Avx512>>()};
 
 }  // namespace tael::kernels

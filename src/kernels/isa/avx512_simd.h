@@ -1,4 +1,4 @@
-// A vector of 16 floats for simd_vector.h and simd_kv.h. Private to the avx512 files.
+// A vector of 16 floats for the simd_*.h files. Private to the avx512 files.
 #pragma once
 
 // GCC 12 warns about the deliberately undefined register inside its own intrinsics (bug 105593).
@@ -72,6 +72,49 @@ struct Avx512 {
   }
   static void StoreF16Part(uint16_t* p, Vec v, size_t n) {
     _mm256_mask_storeu_epi16(p, FirstLanes(n), ToF16(v));
+  }
+
+  // Lanes i and i + kHalf of each run of 2 * kHalf become their sum and their difference.
+  template <size_t kHalf>
+  static Vec Butterfly(Vec v) {
+    if constexpr (kHalf == 1) {
+      return AddOrSub<0xaaaa>(_mm512_permute_ps(v, 0xb1), v);
+    } else if constexpr (kHalf == 2) {
+      return AddOrSub<0xcccc>(_mm512_permute_ps(v, 0x4e), v);
+    } else if constexpr (kHalf == 4) {
+      return AddOrSub<0xf0f0>(_mm512_shuffle_f32x4(v, v, 0xb1), v);
+    } else {
+      return AddOrSub<0xff00>(_mm512_shuffle_f32x4(v, v, 0x4e), v);
+    }
+  }
+  template <uint16_t kSubtracted>
+  static Vec AddOrSub(Vec a, Vec b) {
+    return _mm512_mask_sub_ps(_mm512_add_ps(a, b), kSubtracted, a, b);
+  }
+
+  // Whole numbers within +-127.
+  static void StoreI8(int8_t* p, Vec v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(v)));
+  }
+  template <size_t kVecs>
+  static void LoadI8(const int8_t* p, Vec (&out)[kVecs]) {
+#pragma GCC unroll 8
+    for (size_t i = 0; i < kVecs; ++i) {
+      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + i * kLanes));
+      out[i] = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+    }
+  }
+  static Vec LoadI8Part(const int8_t* p, size_t n) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(FirstLanes(n), p)));
+  }
+  // The low (shift 0) or high (shift 4) halves of 16 bytes, less 8. The permutation looks at four
+  // bits of an index and no more.
+  static void LoadI4(const uint8_t* p, int shift, Vec (&out)[1]) {
+    const __m512 values = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    const __m512i bytes =
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m512i index = shift == 0 ? bytes : _mm512_srli_epi32(bytes, 4);
+    out[0] = _mm512_permutexvar_ps(index, values);
   }
 
   // Register tiles (32 registers). Scores: rows x blocks accumulators, a vector of keys per block

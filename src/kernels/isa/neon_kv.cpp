@@ -4,8 +4,8 @@
 
 namespace tael::kernels {
 
-extern const KvTable kNeonKv[kNumKvTypes];
-const KvTable kNeonKv[kNumKvTypes] = {MakeKvTable<Neon, ElementF32<Neon>>(),
-                                      MakeKvTable<Neon, ElementF16<Neon>>()};
+extern const KvTable kNeonKv[kNumFloatKvTypes];
+const KvTable kNeonKv[kNumFloatKvTypes] = {MakeKvTable<Neon, ElementF32<Neon>>(),
+                                           MakeKvTable<Neon, ElementF16<Neon>>()};
 
 }  // namespace tael::kernels

@@ -1,4 +1,4 @@
-// A vector of 4 floats for simd_vector.h and simd_kv.h. Private to the neon files; plain ARMv8.0.
+// A vector of 4 floats for the simd_*.h files. Private to the neon files; plain ARMv8.0.
 #pragma once
 
 #include <arm_neon.h>
@@ -62,6 +62,55 @@ struct Neon {
   static void StoreF16(uint16_t* p, Vec v) {
     const Vec clamped = Max(Set1(-65504.0f), Min(Set1(65504.0f), v));
     vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(clamped)));
+  }
+
+  // Lanes i and i + kHalf of each run of 2 * kHalf become their sum and their difference.
+  template <size_t kHalf>
+  static Vec Butterfly(Vec v) {
+    if constexpr (kHalf == 1) {
+      const float signs[kLanes] = {1, -1, 1, -1};
+      return Fma(v, Load(signs), vrev64q_f32(v));
+    } else {
+      const float signs[kLanes] = {1, 1, -1, -1};
+      return Fma(v, Load(signs), vextq_f32(v, v, 2));
+    }
+  }
+
+  // Whole numbers within +-127.
+  static void StoreI8(int8_t* p, Vec v) {
+    const int16x4_t words = vqmovn_s32(vcvtnq_s32_f32(v));
+    const int8x8_t bytes = vqmovn_s16(vcombine_s16(words, words));
+    const int32_t four = vget_lane_s32(vreinterpret_s32_s8(bytes), 0);
+    __builtin_memcpy(p, &four, sizeof four);
+  }
+  template <size_t kVecs>
+  static void LoadI8(const int8_t* p, Vec (&out)[kVecs]) {
+    if constexpr (kVecs == 4) {
+      Widen(vld1q_s8(p), out);
+    } else if constexpr (kVecs == 2) {
+      const int16x8_t words = vmovl_s8(vld1_s8(p));
+      out[0] = vcvtq_f32_s32(vmovl_s16(vget_low_s16(words)));
+      out[1] = vcvtq_f32_s32(vmovl_high_s16(words));
+    } else {
+      static_assert(kVecs == 1);
+      int32_t four;
+      __builtin_memcpy(&four, p, sizeof four);
+      const int8x8_t bytes = vreinterpret_s8_s32(vdup_n_s32(four));
+      out[0] = vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))));
+    }
+  }
+  // The low (shift 0) or high (shift 4) halves of 16 bytes, less 8.
+  static void LoadI4(const uint8_t* p, int shift, Vec (&out)[4]) {
+    const uint8x16_t shifted = vshlq_u8(vld1q_u8(p), vdupq_n_s8(static_cast<int8_t>(-shift)));
+    const int8x16_t halves = vreinterpretq_s8_u8(vandq_u8(shifted, vdupq_n_u8(15)));
+    Widen(vsubq_s8(halves, vdupq_n_s8(8)), out);
+  }
+  static void Widen(int8x16_t bytes, Vec (&out)[4]) {
+    const int16x8_t low = vmovl_s8(vget_low_s8(bytes)), high = vmovl_high_s8(bytes);
+    out[0] = vcvtq_f32_s32(vmovl_s16(vget_low_s16(low)));
+    out[1] = vcvtq_f32_s32(vmovl_high_s16(low));
+    out[2] = vcvtq_f32_s32(vmovl_s16(vget_low_s16(high)));
+    out[3] = vcvtq_f32_s32(vmovl_high_s16(high));
   }
 
   // Register tiles (32 registers). Scores: 4 * rows * blocks accumulators, four vectors of keys per

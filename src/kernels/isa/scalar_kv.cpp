@@ -109,15 +109,17 @@ template <typename Kind>
 constexpr KvTable MakeTable() {
   return {.k_tile_bytes = TileBytes<Kind>,
           .v_tile_bytes = TileBytes<Kind>,
+          .pack_q = nullptr,
           .store_k = StoreK<Kind>,
           .store_v = StoreV<Kind>,
           .scores = Scores<Kind>,
+          .exact_scores = nullptr,
           .values = Values<Kind>};
 }
 
 }  // namespace
 
-extern const KvTable kScalarKv[kNumKvTypes];
-const KvTable kScalarKv[kNumKvTypes] = {MakeTable<F32>(), MakeTable<F16>()};
+extern const KvTable kScalarKv[kNumFloatKvTypes];
+const KvTable kScalarKv[kNumFloatKvTypes] = {MakeTable<F32>(), MakeTable<F16>()};
 
 }  // namespace tael::kernels

@@ -2,6 +2,7 @@
 // Sums run in double, so that a long row does not decide how good the yardstick is.
 // Math comes through the compiler's builtins: the overloads of <cmath> are inline functions, and an
 // ISA object may export none (tools/check-isa-objects).
+#include "kernels/isa/exact_scales.h"
 #include "kernels/kernels.h"
 
 namespace tael::kernels {
@@ -78,6 +79,21 @@ float ExpSum(float* x, float max, size_t n) {
   return static_cast<float>(sum);
 }
 
+void Hadamard(float* x, size_t n) {
+  const size_t run = HadamardRun(n);
+  for (size_t half = 1; half < run; half *= 2) {
+    for (size_t begin = 0; begin < n; begin += 2 * half) {
+      for (size_t i = begin; i < begin + half; ++i) {
+        const float a = x[i];
+        const float b = x[i + half];
+        x[i] = a + b;
+        x[i + half] = a - b;
+      }
+    }
+  }
+  Scale(x, HadamardFactor(run), n);
+}
+
 }  // namespace
 
 extern const VectorTable kScalarVector;
@@ -92,6 +108,7 @@ const VectorTable kScalarVector = {
     .softcap = Softcap,
     .max = Max,
     .exp_sum = ExpSum,
+    .hadamard = Hadamard,
 };
 
 }  // namespace tael::kernels

@@ -1,7 +1,15 @@
 // Attention over one KV head's tiles, written once over a vector type S (see simd_vector.h for the
-// rules of such a file). Only the *_kv.cpp of an ISA includes this file.
+// rules of such a file). Only the *_kv.cpp of an ISA includes this file, and simd_kv_quantised.h,
+// which has the tiles of integers.
 //
 //   K tile  [head_dim][16 slots]   V tile  [16 slots][head_dim]   elements f32 or f16
+//
+// Scores() and Values() cut a call into register tiles; what a tile does is told by a struct P:
+//
+//   keys    kMaxRows, Blocks(rows): the size of a tile
+//           Tile<rows, blocks>(call, first_row, block, num_blocks)
+//   values  Simd, kMaxRows, Vecs(rows), kDimStep: dimensions are a multiple of that in every tile
+//           TileBytes(head_dim), Tile<rows, vectors, part>(call, first_row, dim, part, blocks)
 //
 // Both loops keep a tile of results in registers: rows x keys for scores, rows x dimensions for
 // values. Each row's sum runs in one fixed order (over dimensions for scores; over tokens for
@@ -152,37 +160,47 @@ void ScoreTile(const AttendCall& call, size_t first_row, size_t block, size_t nu
   }
 }
 
+template <typename S, typename E>
+struct FloatKeys {
+  static constexpr size_t kMaxRows = S::kMaxScoreRows;
+  static constexpr size_t Blocks(size_t rows) { return S::ScoreBlocks(rows); }
+  template <size_t kRows, size_t kBlocks>
+  static void Tile(const AttendCall& call, size_t first_row, size_t block, size_t num_blocks) {
+    ScoreTile<S, E, kRows, kBlocks>(call, first_row, block, num_blocks);
+  }
+};
+
 // Makes the run-time number of rows a constant: rows.count is in 1..kRows.
-template <typename S, typename E, size_t kRows, bool kOneBlock>
+template <typename P, size_t kRows, bool kOneBlock>
 void ScoreRows(const AttendCall& call, Rows rows, size_t block, size_t num_blocks) {
   if constexpr (kRows > 1) {
     if (rows.count < kRows) {
-      return ScoreRows<S, E, kRows - 1, kOneBlock>(call, rows, block, num_blocks);
+      return ScoreRows<P, kRows - 1, kOneBlock>(call, rows, block, num_blocks);
     }
   }
-  constexpr size_t kBlocks = kOneBlock ? 1 : S::ScoreBlocks(kRows);
-  ScoreTile<S, E, kRows, kBlocks>(call, rows.begin, block, num_blocks);
+  constexpr size_t kBlocks = kOneBlock ? 1 : P::Blocks(kRows);
+  P::template Tile<kRows, kBlocks>(call, rows.begin, block, num_blocks);
 }
 
-template <typename S, typename E>
+template <typename P>
 void Scores(const AttendCall& call) {
-  constexpr size_t kMax = S::kMaxScoreRows;
+  constexpr size_t kMax = P::kMaxRows;
   // More rows than one tile holds make tiles of more than kMax / 2 rows, whose step is the same.
-  static_assert(S::ScoreBlocks(kMax / 2) == S::ScoreBlocks(kMax));
+  static_assert(P::Blocks(kMax / 2) == P::Blocks(kMax));
   const size_t num_blocks = (call.num_tokens + kBlockTokens - 1) / kBlockTokens;
   const size_t num_tiles = NumRowTiles<kMax>(call.num_rows);
-  const size_t step = S::ScoreBlocks(call.num_rows < kMax ? call.num_rows : kMax);
+  const size_t step = P::Blocks(call.num_rows < kMax ? call.num_rows : kMax);
   size_t block = 0;
   for (; block + step <= num_blocks; block += step) {
     for (size_t tile = 0; tile < num_tiles; ++tile) {
       const Rows rows = RowTile(tile, num_tiles, call.num_rows);
-      ScoreRows<S, E, kMax, false>(call, rows, block, num_blocks);
+      ScoreRows<P, kMax, false>(call, rows, block, num_blocks);
     }
   }
   for (; block < num_blocks; ++block) {
     for (size_t tile = 0; tile < num_tiles; ++tile) {
       const Rows rows = RowTile(tile, num_tiles, call.num_rows);
-      ScoreRows<S, E, kMax, true>(call, rows, block, num_blocks);
+      ScoreRows<P, kMax, true>(call, rows, block, num_blocks);
     }
   }
 }
@@ -286,54 +304,70 @@ void ValueTile(const AttendCall& call, size_t first_row, size_t dim, size_t part
   }
 }
 
+template <typename S, typename E>
+struct FloatValues {
+  using Simd = S;
+  static constexpr size_t kMaxRows = S::kMaxValueRows;
+  static constexpr size_t Vecs(size_t rows) { return S::ValueVectors(rows); }
+  static constexpr size_t kDimStep = 1;
+  static size_t TileBytes(size_t head_dim) { return kernels::TileBytes<E>(head_dim); }
+  template <size_t kRows, size_t kVecs, bool kPart>
+  static void Tile(const AttendCall& call, size_t first_row, size_t dim, size_t part,
+                   Blocks blocks) {
+    ValueTile<S, E, kRows, kVecs, kPart>(call, first_row, dim, part, blocks);
+  }
+};
+
 // All dimensions for kRows rows: as many vectors at once as fit the registers, then fewer.
-template <typename S, typename E, size_t kRows>
+template <typename P, size_t kRows>
 void ValueDims(const AttendCall& call, size_t first_row, Blocks blocks) {
-  constexpr size_t kVecs = S::ValueVectors(kRows);
+  constexpr size_t kLanes = P::Simd::kLanes;
+  constexpr size_t kVecs = P::Vecs(kRows);
   const size_t head_dim = call.head_dim;
   size_t dim = 0;
-  for (; dim + kVecs * S::kLanes <= head_dim; dim += kVecs * S::kLanes) {
-    ValueTile<S, E, kRows, kVecs, false>(call, first_row, dim, 0, blocks);
+  for (; dim + kVecs * kLanes <= head_dim; dim += kVecs * kLanes) {
+    P::template Tile<kRows, kVecs, false>(call, first_row, dim, 0, blocks);
   }
-  if constexpr (kVecs > 2) {
-    for (; dim + 2 * S::kLanes <= head_dim; dim += 2 * S::kLanes) {
-      ValueTile<S, E, kRows, 2, false>(call, first_row, dim, 0, blocks);
+  if constexpr (kVecs > 2 && 2 * kLanes % P::kDimStep == 0) {
+    for (; dim + 2 * kLanes <= head_dim; dim += 2 * kLanes) {
+      P::template Tile<kRows, 2, false>(call, first_row, dim, 0, blocks);
     }
   }
-  for (; dim + S::kLanes <= head_dim; dim += S::kLanes) {
-    ValueTile<S, E, kRows, 1, false>(call, first_row, dim, 0, blocks);
-  }
-  if constexpr (kHasPart<S>) {
-    if (dim < head_dim) {
-      ValueTile<S, E, kRows, 1, true>(call, first_row, dim, head_dim - dim, blocks);
+  if constexpr (P::kDimStep == 1) {
+    for (; dim + kLanes <= head_dim; dim += kLanes) {
+      P::template Tile<kRows, 1, false>(call, first_row, dim, 0, blocks);
+    }
+    if constexpr (kHasPart<typename P::Simd>) {
+      if (dim < head_dim) {
+        P::template Tile<kRows, 1, true>(call, first_row, dim, head_dim - dim, blocks);
+      }
     }
   }
 }
 
-template <typename S, typename E, size_t kRows>
+template <typename P, size_t kRows>
 void ValueRows(const AttendCall& call, Rows rows, Blocks blocks) {
   if constexpr (kRows > 1) {
     if (rows.count < kRows) {
-      return ValueRows<S, E, kRows - 1>(call, rows, blocks);
+      return ValueRows<P, kRows - 1>(call, rows, blocks);
     }
   }
-  ValueDims<S, E, kRows>(call, rows.begin, blocks);
+  ValueDims<P, kRows>(call, rows.begin, blocks);
 }
 
-template <typename S, typename E>
+template <typename P>
 void Values(const AttendCall& call) {
-  constexpr size_t kMax = S::kMaxValueRows;
+  constexpr size_t kMax = P::kMaxRows;
   constexpr size_t kChunkBytes = 16384;  // V of a chunk of blocks stays in L1 for all rows
   const size_t num_blocks = (call.num_tokens + kBlockTokens - 1) / kBlockTokens;
-  const size_t fitting = kChunkBytes / TileBytes<E>(call.head_dim);
+  const size_t fitting = kChunkBytes / P::TileBytes(call.head_dim);
   const size_t chunk = fitting > 4 ? fitting : 4;
   const size_t num_tiles = NumRowTiles<kMax>(call.num_rows);
   for (size_t begin = 0; begin < num_blocks; begin += chunk) {
     const size_t end = begin + chunk < num_blocks ? begin + chunk : num_blocks;
     for (size_t tile = 0; tile < num_tiles; ++tile) {
       // Later tiles find the next block prefetched; within the chunk they find it loaded.
-      ValueRows<S, E, kMax>(call, RowTile(tile, num_tiles, call.num_rows),
-                            {begin, end, num_blocks});
+      ValueRows<P, kMax>(call, RowTile(tile, num_tiles, call.num_rows), {begin, end, num_blocks});
     }
   }
 }
@@ -342,10 +376,12 @@ template <typename S, typename E>
 constexpr KvTable MakeKvTable() {
   return {.k_tile_bytes = TileBytes<E>,
           .v_tile_bytes = TileBytes<E>,
+          .pack_q = nullptr,
           .store_k = StoreK<S, E>,
           .store_v = StoreV<S, E>,
-          .scores = Scores<S, E>,
-          .values = Values<S, E>};
+          .scores = Scores<FloatKeys<S, E>>,
+          .exact_scores = nullptr,
+          .values = Values<FloatValues<S, E>>};
 }
 
 }  // namespace

@@ -8,10 +8,12 @@
 // S: Vec, kLanes, Set1, Load, Store, LoadPart(p, n) (zero-filled), StorePart, Add, Sub, Mul, Div,
 //    Min, Max, Fma(a, b, c) = a * b + c, Abs, CopySign(magnitude, sign), Round,
 //    SelectLess(a, b, x, y) = a < b ? x : y, Exp2(n) = 2^n for whole n in [-126, 128],
-//    ReduceAdd, ReduceMax, RotatePairs(x, cos, sin) for kLanes / 2 pairs.
+//    ReduceAdd, ReduceMax, RotatePairs(x, cos, sin) for kLanes / 2 pairs,
+//    Butterfly<half>(v): lanes i and i + half become a + b and a - b.
 // Min and Max return their second argument when it is a NaN.
 #pragma once
 
+#include "kernels/isa/exact_scales.h"
 #include "kernels/kernels.h"
 
 namespace tael::kernels {
@@ -228,6 +230,36 @@ float ExpSum(float* x, float max, size_t n) {
   return S::ReduceAdd(S::Add(a, b));
 }
 
+// The steps of a transform of `run` values that stay inside a vector.
+template <typename S, size_t kHalf>
+typename S::Vec Butterflies(typename S::Vec v, size_t run) {
+  if constexpr (kHalf < S::kLanes) {
+    if (kHalf < run) return Butterflies<S, 2 * kHalf>(S::template Butterfly<kHalf>(v), run);
+  }
+  return v;
+}
+
+template <typename S>
+void Hadamard(float* x, size_t n) {
+  constexpr size_t kLanes = S::kLanes;
+  const size_t run = HadamardRun(n);
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) S::Store(x + i, Butterflies<S, 1>(S::Load(x + i), run));
+  if (i < n) {  // half a vector, with runs of no more
+    S::StorePart(x + i, Butterflies<S, 1>(S::LoadPart(x + i, n - i), run), n - i);
+  }
+  for (size_t half = kLanes; half < run; half *= 2) {
+    for (size_t begin = 0; begin < n; begin += 2 * half) {
+      for (size_t j = begin; j < begin + half; j += kLanes) {
+        const auto a = S::Load(x + j), b = S::Load(x + j + half);
+        S::Store(x + j, S::Add(a, b));
+        S::Store(x + j + half, S::Sub(a, b));
+      }
+    }
+  }
+  Scale<S>(x, HadamardFactor(run), n);
+}
+
 template <typename S>
 constexpr VectorTable MakeVectorTable() {
   return {.rms_norm = RmsNorm<S>,
@@ -239,7 +271,8 @@ constexpr VectorTable MakeVectorTable() {
           .gelu_mul = GeluMul<S>,
           .softcap = Softcap<S>,
           .max = Max<S>,
-          .exp_sum = ExpSum<S>};
+          .exp_sum = ExpSum<S>,
+          .hadamard = Hadamard<S>};
 }
 
 }  // namespace
