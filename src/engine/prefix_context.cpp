@@ -68,8 +68,10 @@ Result<kv::PrefixContext> MakePrefixContext(const Engine& engine) {
   const MemoryPlan& plan = engine.plan();
   kv::PrefixContext context;
   TAEL_ASSIGN_OR_RETURN(context.model, DescribeModel(engine.model()));
-  context.kv_type = ByLayer(
-      plan.geometry, [](const kv::LayerShape& shape) { return static_cast<int>(shape.type); });
+  context.kv_type = ByLayer(plan.geometry, [](const kv::LayerShape& shape) {
+    return static_cast<size_t>(shape.type.k) * kernels::kNumKvTypes +
+           static_cast<size_t>(shape.type.v);
+  });
   if (plan.workspace.compute == exec::Compute::kReference) context.kv_type += "reference";
   context.rope = DescribeRope(engine.model().description(), plan.context_length);
   context.window = ByLayer(plan.geometry, [](const kv::LayerShape& shape) { return shape.window; });

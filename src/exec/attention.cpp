@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "base/checked.h"
 
@@ -42,16 +43,11 @@ void MergeRow(const PieceView& into, const PieceView& piece, size_t row) {
   for (size_t i = 0; i < into.dim; ++i) x[i] = x[i] * a + y[i] * b;
 }
 
-void Finish(const PieceView& merged, size_t row, float* out) {
-  const float inverse = 1.0f / merged.sum(row);
-  const float* values = merged.values(row);
-  for (size_t i = 0; i < merged.dim; ++i) out[i] = values[i] * inverse;
-}
-
 // Consecutive queries of one sequence and one KV head: rows are (token, head of the group).
 struct QueryTile {
   const kv::Sequence* sequence;
-  const float* queries;     // [num_tokens * group, head_dim]
+  const float* queries;     // [num_tokens * group, query_stride]
+  size_t query_stride;      // head_dim, or what LayerAttention::Ready() made of it
   uint32_t first_position;  // of the first token
   uint32_t num_tokens;
   uint32_t kv_head;
@@ -65,7 +61,9 @@ class LayerAttention {
         layer_(model_.layers[layer]),
         place_(pass.geometry.places[layer]),
         group_(pass.geometry.group(place_.group)),
-        kv_(pass.kernels.kv[static_cast<size_t>(group_.shape.type)]),
+        keys_(pass.kernels.kv[static_cast<size_t>(group_.shape.type.k)]),
+        values_(pass.kernels.kv[static_cast<size_t>(group_.shape.type.v)]),
+        scores_(ScoresOf(pass, keys_)),
         scratch_(pass.scratch(thread)) {}
 
   uint32_t group_size() const { return model_.num_heads / layer_.num_kv_heads; }
@@ -79,7 +77,20 @@ class LayerAttention {
     return window != 0 && position + 1 > window ? position + 1 - window : 0;
   }
 
-  // Attention of a tile over one piece of its context, into `out`.
+  // The tile with its queries as the keys' type wants them, in the thread's scratch where that is
+  // not what they are: pieces share the work.
+  QueryTile Ready(QueryTile tile) const {
+    if (keys_.pack_q == nullptr) return tile;
+    const size_t stride = kernels::PackedQueryFloats(head_dim());
+    for (size_t r = 0; r < size_t{tile.num_tokens} * group_size(); ++r) {
+      keys_.pack_q(tile.queries + r * tile.query_stride, head_dim(), scratch_.queries + r * stride);
+    }
+    tile.queries = scratch_.queries;
+    tile.query_stride = stride;
+    return tile;
+  }
+
+  // Attention of a tile that is Ready() over one piece of its context, into `out`.
   void AttendPiece(const QueryTile& tile, uint32_t piece, const PieceView& out) const {
     const kv::Sequence::View view = tile.sequence->Blocks(place_.group);
     const uint32_t last = tile.first_position + tile.num_tokens - 1;
@@ -97,21 +108,36 @@ class LayerAttention {
     call.head_dim = head_dim();
     call.num_rows = rows;
     call.q = tile.queries;
-    call.q_stride = head_dim();
+    call.q_stride = tile.query_stride;
     call.scores = scratch_.scores;
     call.score_stride = kKeysPerPiece;
-    kv_.scores(call);
+    scores_(call);
     for (size_t r = 0; r < rows; ++r) {
       const auto position = tile.first_position + static_cast<uint32_t>(r) / group_size();
       SoftmaxRow(call.scores + r * kKeysPerPiece, begin, end, position, out, r);
     }
-    call.tile_offset += kv_.k_tile_bytes(head_dim());
+    call.tile_offset += group_.k_tile_bytes;
     call.out = out.values(0);
     call.out_stride = head_dim() + 2;
-    kv_.values(call);
+    values_.values(call);
+  }
+
+  // A merged row as it leaves attention: quantised values were stored rotated.
+  void Finish(const PieceView& merged, size_t row, float* out) const {
+    const float inverse = 1.0f / merged.sum(row);
+    const float* values = merged.values(row);
+    for (size_t i = 0; i < merged.dim; ++i) out[i] = values[i] * inverse;
+    if (IsQuantised(group_.shape.type.v)) pass_.kernels.vec.hadamard(out, merged.dim);
   }
 
  private:
+  // Queries are activations: of 8 bits or, on the reference path, with all their bits.
+  static auto ScoresOf(const Pass& pass, const kernels::KvTable& keys)
+      -> void (*)(const kernels::AttendCall&) {
+    const bool exact = pass.workspace.shape().compute == Compute::kReference;
+    return exact && keys.exact_scores != nullptr ? keys.exact_scores : keys.scores;
+  }
+
   // Masks, softcaps and exponentiates the scores of keys [begin, end) for one row.
   void SoftmaxRow(float* scores, uint32_t begin, uint32_t end, uint32_t position,
                   const PieceView& out, size_t row) const {
@@ -139,13 +165,16 @@ class LayerAttention {
   const model::LayerDescription& layer_;
   const kv::LayerPlace& place_;
   const kv::LayerGroup& group_;
-  const kernels::KvTable& kv_;
+  const kernels::KvTable& keys_;
+  const kernels::KvTable& values_;
+  void (*const scores_)(const kernels::AttendCall&);
   const ThreadScratch& scratch_;
 };
 
 // A tile's whole context, piece after piece; finished rows go to kAttended.
-void AttendTile(const Pass& pass, const LayerAttention& attention, const QueryTile& tile,
+void AttendTile(const Pass& pass, const LayerAttention& attention, const QueryTile& queries,
                 size_t first_row) {
+  const QueryTile tile = attention.Ready(queries);
   const size_t dim = attention.head_dim();
   const uint32_t group = attention.group_size();
   const size_t rows = size_t{tile.num_tokens} * group;
@@ -162,7 +191,7 @@ void AttendTile(const Pass& pass, const LayerAttention& attention, const QueryTi
   for (size_t r = 0; r < rows; ++r) {
     const size_t token = first_row + r / group;
     const size_t head = tile.kv_head * group + r % group;
-    Finish(merged, r, pass.floats(Buffer::kAttended) + token * width + head * dim);
+    attention.Finish(merged, r, pass.floats(Buffer::kAttended) + token * width + head * dim);
   }
 }
 
@@ -180,6 +209,7 @@ void AttendBatch(const Pass& pass, const LayerAttention& attention, size_t threa
         const size_t query = (h * pass.rows.size() + row) * group * attention.head_dim();
         const QueryTile tile{.sequence = chunk.sequence,
                              .queries = pass.floats(Buffer::kQueries) + query,
+                             .query_stride = attention.head_dim(),
                              .first_position = pass.rows[row].position,
                              .num_tokens = std::min(tokens_per_tile, num_tokens - t),
                              .kv_head = h};
@@ -194,6 +224,7 @@ QueryTile SingleRowTile(const Pass& pass, const LayerAttention& attention, uint3
   const size_t query = size_t{kv_head} * attention.group_size() * attention.head_dim();
   return {.sequence = pass.chunks[0].sequence,
           .queries = pass.floats(Buffer::kQueries) + query,
+          .query_stride = attention.head_dim(),
           .first_position = pass.rows[0].position,
           .num_tokens = 1,
           .kv_head = kv_head};
@@ -213,10 +244,11 @@ void AttendSingleRow(const Pass& pass, const LayerAttention& attention, size_t t
   const uint32_t last = position / kKeysPerPiece;
   size_t unit = 0;
   for (uint32_t h = 0; h < attention.num_kv_heads(); ++h) {
+    std::optional<QueryTile> tile;
     for (uint32_t p = first; p <= last; ++p, ++unit) {
       if (unit % pass.team.size() != thread) continue;
-      attention.AttendPiece(SingleRowTile(pass, attention, h), p,
-                            PartialOf(pass, attention, h, p - first));
+      if (!tile) tile = attention.Ready(SingleRowTile(pass, attention, h));
+      attention.AttendPiece(*tile, p, PartialOf(pass, attention, h, p - first));
     }
   }
 }
@@ -246,7 +278,7 @@ void MergeSingleRow(const Pass& pass, uint32_t layer, size_t thread, float* out)
       for (uint32_t p = 0; p < count; ++p) {
         MergeRow(merged, PartialOf(pass, attention, h, p), r);
       }
-      Finish(merged, r, out + (size_t{h} * group + r) * dim);
+      attention.Finish(merged, r, out + (size_t{h} * group + r) * dim);
     }
   }
 }

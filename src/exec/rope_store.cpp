@@ -1,5 +1,6 @@
 // Between the q/k/v projections and attention: norms of q and k, rotation, scale, and the store
-// into the cache.
+// into the cache. For quantised types the rotation is followed by a Hadamard transform, of queries
+// as of keys; that of values is undone when attention is finished.
 #include <algorithm>
 
 #include "exec/attention.h"
@@ -17,7 +18,9 @@ struct HeadWork {
   const model::LayerDescription& layer;
   const kv::LayerPlace& place;
   const kv::LayerGroup& group;
-  const kernels::KvTable& kv;
+  const kernels::KvTypes types;
+  const kernels::KvTable& keys;
+  const kernels::KvTable& values;
   size_t num_rows;
   uint32_t heads_per_kv;
   size_t qkv_stride;
@@ -29,7 +32,9 @@ struct HeadWork {
         layer(model.layers[index]),
         place(p.geometry.places[index]),
         group(p.geometry.group(place.group)),
-        kv(p.kernels.kv[static_cast<size_t>(group.shape.type)]),
+        types(group.shape.type),
+        keys(p.kernels.kv[static_cast<size_t>(types.k)]),
+        values(p.kernels.kv[static_cast<size_t>(types.v)]),
         num_rows(p.rows.size()),
         heads_per_kv(model.num_heads / layer.num_kv_heads),
         qkv_stride((model.num_heads + 2 * size_t{layer.num_kv_heads}) * model.head_dim) {}
@@ -64,6 +69,7 @@ struct HeadWork {
     LoadHead(src, weights.q_norm, query);
     Rotate(query, row);
     pass.kernels.vec.scale(query, model.attention_scale, model.head_dim);
+    if (IsQuantised(types.k)) pass.kernels.vec.hadamard(query, model.head_dim);
   }
   // K tile of a KV head in the block of this row's token; the V tile follows it.
   std::byte* Tile(size_t row, uint32_t kv_head) const {
@@ -74,12 +80,18 @@ struct HeadWork {
   void StoreKey(size_t row, uint32_t kv_head, const float* src, float* scratch) const {
     LoadHead(src, weights.k_norm, scratch);
     Rotate(scratch, row);
-    kv.store_k(scratch, model.head_dim, pass.rows[row].position % kernels::kBlockTokens,
-               Tile(row, kv_head));
+    if (IsQuantised(types.k)) pass.kernels.vec.hadamard(scratch, model.head_dim);
+    keys.store_k(scratch, model.head_dim, pass.rows[row].position % kernels::kBlockTokens,
+                 Tile(row, kv_head));
   }
-  void StoreValue(size_t row, uint32_t kv_head, const float* src) const {
-    kv.store_v(src, model.head_dim, pass.rows[row].position % kernels::kBlockTokens,
-               Tile(row, kv_head) + kv.k_tile_bytes(model.head_dim));
+  void StoreValue(size_t row, uint32_t kv_head, const float* src, float* scratch) const {
+    if (IsQuantised(types.v)) {
+      std::copy_n(src, model.head_dim, scratch);
+      pass.kernels.vec.hadamard(scratch, model.head_dim);
+      src = scratch;
+    }
+    values.store_v(src, model.head_dim, pass.rows[row].position % kernels::kBlockTokens,
+                   Tile(row, kv_head) + group.k_tile_bytes);
   }
 };
 
@@ -103,7 +115,7 @@ void StoreRow(const HeadWork& work, size_t row, float* scratch) {
   for (uint32_t h = 0; h < m.num_heads; ++h) work.StoreQuery(row, h, q + h * m.head_dim);
   for (uint32_t h = 0; h < work.layer.num_kv_heads; ++h) {
     work.StoreKey(row, h, k + h * m.head_dim, head);
-    work.StoreValue(row, h, v + h * m.head_dim);
+    work.StoreValue(row, h, v + h * m.head_dim, head);
   }
 }
 
@@ -120,7 +132,7 @@ void StoreHeads(const HeadWork& work, size_t thread, float* scratch) {
     } else if (i < m.num_heads + kv_heads) {
       work.StoreKey(0, static_cast<uint32_t>(i) - m.num_heads, src, scratch);
     } else {
-      work.StoreValue(0, static_cast<uint32_t>(i) - m.num_heads - kv_heads, src);
+      work.StoreValue(0, static_cast<uint32_t>(i) - m.num_heads - kv_heads, src, scratch);
     }
   }
 }

@@ -79,7 +79,8 @@ uint64_t PartialFloats(const Dims& d, const WorkspaceShape& shape) {
 struct Layout {
   std::array<uint64_t, model::kNumBuffers> sizes{};
   mem::ArenaPlan plan;
-  uint64_t matmul, packed, row, head, scores, piece;  // bytes of one thread's scratch parts
+  uint64_t matmul, packed, row, head, queries, scores,
+      piece;  // bytes of one thread's scratch parts
   uint64_t thread_bytes = 0;
   uint64_t total_bytes = 0;
 };
@@ -127,9 +128,11 @@ Layout MakeLayout(const model::Model& model, const WorkspaceShape& shape) {
       std::max({needs.model.single_bytes, needs.attended.single_bytes, needs.ffn.single_bytes}));
   out.row = aligned(std::max({d.model, d.attended, d.ffn}) * sizeof(float));
   out.head = aligned((d.head_dim + d.qkv) * sizeof(float));
+  out.queries = aligned(rows * kernels::PackedQueryFloats(d.head_dim) * sizeof(float));
   out.scores = aligned(rows * kKeysPerPiece * sizeof(float));
   out.piece = aligned(rows * (d.head_dim + 2) * sizeof(float));
-  out.thread_bytes = out.matmul + out.packed + out.row + out.head + out.scores + 2 * out.piece;
+  out.thread_bytes =
+      out.matmul + out.packed + out.row + out.head + out.queries + out.scores + 2 * out.piece;
   out.total_bytes = out.plan.total_bytes + shape.num_threads * out.thread_bytes;
   return out;
 }
@@ -181,6 +184,7 @@ Result<std::unique_ptr<Workspace>> Workspace::Create(const model::Model& model,
     scratch.packed = take(layout.packed);
     scratch.row = take_floats(layout.row);
     scratch.head = take_floats(layout.head);
+    scratch.queries = take_floats(layout.queries);
     scratch.scores = take_floats(layout.scores);
     scratch.piece = take_floats(layout.piece);
     scratch.merged = take_floats(layout.piece);

@@ -52,6 +52,7 @@ struct ThreadScratch {
   std::byte* packed = nullptr;  // one row, packed
   float* row = nullptr;         // one row of the widest input
   float* head = nullptr;        // a row of all heads
+  float* queries = nullptr;     // [rows, PackedQueryFloats(head_dim)]: for quantised keys
   float* scores = nullptr;      // [kQueryRowsPerTile + group, kKeysPerPiece]
   float* piece = nullptr;       // [rows, head_dim + 2]: one piece's result
   float* merged = nullptr;      // [rows, head_dim + 2]: merged so far

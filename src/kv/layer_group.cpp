@@ -14,22 +14,24 @@ size_t LayersPerBlock(size_t layer_bytes, size_t target) {
 }
 
 LayerGroup MakeGroup(const LayerShape& shape, std::span<const uint32_t> layers,
-                     const kernels::KvTable& tiles) {
+                     const kernels::KernelTable& kernels) {
+  const kernels::KvTable& keys = kernels.kv[static_cast<size_t>(shape.type.k)];
+  const kernels::KvTable& values = kernels.kv[static_cast<size_t>(shape.type.v)];
   LayerGroup group;
   group.layers.assign(layers.begin(), layers.end());
   group.shape = shape;
-  group.k_tile_bytes = tiles.k_tile_bytes(shape.head_dim);
-  group.head_bytes = group.k_tile_bytes + tiles.v_tile_bytes(shape.head_dim);
+  group.k_tile_bytes = keys.k_tile_bytes(shape.head_dim);
+  group.head_bytes = RoundUp(group.k_tile_bytes + values.v_tile_bytes(shape.head_dim),
+                             size_t{kernels::kCacheLine});
   group.layer_bytes = shape.num_kv_heads * group.head_bytes;
-  group.block_bytes = RoundUp(layers.size() * group.layer_bytes, size_t{kernels::kCacheLine});
+  group.block_bytes = layers.size() * group.layer_bytes;
   return group;
 }
 
 // Cuts the layers of one shape into groups and writes down where each layer went.
 void AddGroups(const LayerShape& shape, std::span<const uint32_t> layers,
                const kernels::KernelTable& kernels, size_t target, Geometry& geometry) {
-  const kernels::KvTable& tiles = kernels.kv[static_cast<size_t>(shape.type)];
-  const size_t layer_bytes = MakeGroup(shape, layers.first(1), tiles).layer_bytes;
+  const size_t layer_bytes = MakeGroup(shape, layers.first(1), kernels).layer_bytes;
   const size_t num_groups = CeilDiv(layers.size(), LayersPerBlock(layer_bytes, target));
   size_t begin = 0;
   for (size_t i = 0; i < num_groups; ++i) {
@@ -38,7 +40,7 @@ void AddGroups(const LayerShape& shape, std::span<const uint32_t> layers,
     const GroupId id{static_cast<uint32_t>(geometry.groups.size())};
     const std::span<const uint32_t> members = layers.subspan(begin, size);
     for (size_t j = 0; j < size; ++j) geometry.places[members[j]] = {id, j * layer_bytes};
-    geometry.groups.push_back(MakeGroup(shape, members, tiles));
+    geometry.groups.push_back(MakeGroup(shape, members, kernels));
     begin += size;
   }
 }

@@ -6,7 +6,8 @@
 //
 //   [layer 0: [head 0: K tile | V tile] [head 1: K tile | V tile] ...] [layer 1: ...] ...
 //
-// K and V of a head lie side by side, so one head's attention reads one run of bytes per block.
+// K and V of a head lie side by side, so one head's attention reads one run of bytes per block; a
+// head begins at a cache line.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +27,7 @@ struct LayerShape {
   uint32_t num_kv_heads = 0;
   uint32_t head_dim = 0;
   uint32_t window = 0;  // tokens a query sees, itself included; 0 = all
-  kernels::KvType type = kernels::KvType::kF16;
+  kernels::KvTypes type = kernels::KvType::kF16;
   bool operator==(const LayerShape&) const = default;
 };
 
@@ -34,9 +35,9 @@ struct LayerGroup {
   std::vector<uint32_t> layers;  // model layer indices, ascending
   LayerShape shape;              // common to all of them
   size_t k_tile_bytes = 0;       // where the V tile of a head begins
-  size_t head_bytes = 0;         // K tile + V tile of one head
+  size_t head_bytes = 0;         // K tile + V tile of one head, rounded up to 64
   size_t layer_bytes = 0;        // num_kv_heads * head_bytes
-  size_t block_bytes = 0;        // layers.size() * layer_bytes, rounded up to 64
+  size_t block_bytes = 0;        // layers.size() * layer_bytes
 };
 
 // Where a layer's KV lives: its group and its offset inside a block.

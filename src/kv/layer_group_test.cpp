@@ -20,6 +20,10 @@ kernels::KernelTable TileSizes() {
   auto& f16 = table.kv[static_cast<size_t>(kernels::KvType::kF16)];
   f32.k_tile_bytes = f32.v_tile_bytes = [](size_t head_dim) { return head_dim * 16 * 4; };
   f16.k_tile_bytes = f16.v_tile_bytes = [](size_t head_dim) { return head_dim * 16 * 2; };
+  auto& q8 = table.kv[static_cast<size_t>(kernels::KvType::kQ8)];
+  auto& q4 = table.kv[static_cast<size_t>(kernels::KvType::kQ4)];
+  q8.k_tile_bytes = q8.v_tile_bytes = [](size_t head_dim) { return head_dim * 16 + 32; };
+  q4.v_tile_bytes = [](size_t head_dim) { return head_dim * 9; };
   return table;
 }
 
@@ -81,6 +85,35 @@ TEST(LayerGroup, AHeadsKeyAndValueTilesLieSideBySide) {
   EXPECT_EQ(geometry.k_tile_bytes(GroupId{0}), 64u * 16 * 4);
   EXPECT_EQ(geometry.groups[0].head_bytes, 2u * 64 * 16 * 4);
   EXPECT_EQ(geometry.groups[0].layer_bytes, 3u * 2 * 64 * 16 * 4);
+}
+
+// 0.53 of f16 for q8, 0.42 for 4-bit values beside 8-bit keys, scales included.
+TEST(LayerGroup, QuantisedTypesTakeTheirShareOfF16) {
+  const kernels::KvTypes q8 = kernels::KvType::kQ8;
+  const kernels::KvTypes k8v4 = {kernels::KvType::kQ8, kernels::KvType::kQ4};
+  for (const uint32_t head_dim : {64u, 96u, 128u, 256u}) {
+    const auto bytes = [&](kernels::KvTypes types) {
+      const std::vector<LayerShape> layers(30, {3, head_dim, 0, types});
+      return static_cast<double>(MakeGeometry(layers, TileSizes()).RowBytes());
+    };
+    const double f16 = bytes(kernels::KvType::kF16);
+    EXPECT_LE(bytes(q8), 0.53 * f16) << head_dim;
+    EXPECT_LE(bytes(k8v4), 0.42 * f16) << head_dim;
+  }
+}
+
+TEST(LayerGroup, LayersOfAnotherTypeHaveGroupsOfTheirOwnAndHeadsBeginAtACacheLine) {
+  const kernels::KvTypes k8v4 = {kernels::KvType::kQ8, kernels::KvType::kQ4};
+  std::vector<LayerShape> layers(24, {2, 64, 0, k8v4});
+  layers.front().type = layers.back().type = kernels::KvType::kF16;
+  const Geometry geometry = MakeGeometry(layers, TileSizes());
+  EXPECT_THAT(geometry.groups[0].layers, ElementsAre(0, 23));
+  for (const LayerGroup& group : geometry.groups) {
+    EXPECT_EQ(group.head_bytes % 64, 0u);
+    EXPECT_EQ(group.shape, layers[group.layers[0]]);
+  }
+  EXPECT_EQ(geometry.groups[1].k_tile_bytes, 64u * 16 + 32);
+  EXPECT_EQ(geometry.groups[1].head_bytes, 64u * 26);  // 32 bytes of 1664 are padding
 }
 
 TEST(LayerGroup, ALayerLargerThanTheTargetIsAGroupAlone) {
