@@ -72,16 +72,31 @@ Result<uint64_t> ParseBudget(const std::string& text) {
   return bytes;
 }
 
-Result<std::optional<kernels::KvType>> ParseKvType(const std::string& text) {
-  using Type = std::optional<kernels::KvType>;
-  if (text == "auto") return Type{};
-  if (text == "f16") return Type{kernels::KvType::kF16};
-  if (text == "f32") return Type{kernels::KvType::kF32};
-  if (text == "q8" || text == "k8v4") {
-    return Error{ErrorCode::kInvalidArgument, "this KV type is not built yet",
-                 text + "; use f16, f32 or auto"};
-  }
-  return Error{ErrorCode::kInvalidArgument, "unknown KV type", text + "; use f16, f32 or auto"};
+// None: auto.
+Result<std::optional<kernels::KvTypes>> ParseKvTypes(const std::string& text) {
+  using kernels::KvType, kernels::KvTypes;
+  using Types = std::optional<KvTypes>;
+  if (text == "auto") return Types{};
+  if (text == "f16") return Types{KvType::kF16};
+  if (text == "f32") return Types{KvType::kF32};
+  if (text == "q8") return Types{KvType::kQ8};
+  if (text == "k8v4") return Types{KvTypes{KvType::kQ8, KvType::kQ4}};
+  return Error{ErrorCode::kInvalidArgument, "unknown KV type",
+               text + "; use f16, q8, k8v4, f32 or auto"};
+}
+
+Result<kernels::KvType> ParseKeyType(const std::string& text) {
+  if (text == "f16") return kernels::KvType::kF16;
+  if (text == "f32") return kernels::KvType::kF32;
+  if (text == "q8") return kernels::KvType::kQ8;
+  return Error{ErrorCode::kInvalidArgument, "unknown type of keys", text + "; use f16, q8 or f32"};
+}
+
+Result<kernels::KvType> ParseValueType(const std::string& text) {
+  if (text == "q4") return kernels::KvType::kQ4;
+  if (const Result<kernels::KvType> type = ParseKeyType(text)) return *type;
+  return Error{ErrorCode::kInvalidArgument, "unknown type of values",
+               text + "; use f16, q8, q4 or f32"};
 }
 
 // Whether all KV memory is taken at start.
@@ -134,6 +149,26 @@ void AddTextFlags(CLI::App* app, TextFlags& text, const std::string& what) {
       ->excludes(given);
 }
 
+void AddKvTypeFlags(CLI::App* app, ModelFlags& model) {
+  using kernels::KvType, kernels::KvTypes;
+  AddParsed<std::optional<KvTypes>>(
+      app, "--kv-type",
+      "How keys and values are stored: f16; q8: 8 bits, half the memory; k8v4: 8-bit keys, 4-bit "
+      "values; f32; auto: q8, and f16 in layers that need it",
+      ParseKvTypes,
+      [&model](std::optional<KvTypes> types) {
+        model.kv_type = types;
+        model.kv_auto = !types;
+      })
+      ->type_name("TYPE");
+  AddParsed<KvType>(app, "--kv-type-k", "Of keys alone: f16, q8 or f32", ParseKeyType,
+                    [&model](KvType type) { model.kv_type_k = type; })
+      ->type_name("TYPE");
+  AddParsed<KvType>(app, "--kv-type-v", "Of values alone: f16, q8, q4 or f32", ParseValueType,
+                    [&model](KvType type) { model.kv_type_v = type; })
+      ->type_name("TYPE");
+}
+
 void AddModelFlags(CLI::App* app, ModelFlags& model) {
   AddModelPath(app, model.path);
   AddParsed<uint64_t>(app, "--budget",
@@ -145,10 +180,7 @@ void AddModelFlags(CLI::App* app, ModelFlags& model) {
            exec::ThreadTeam::kMaxThreads);
   AddCount(app, "--ctx", model.context, "Tokens of context; default: min(trained, what fits)", 1,
            kMaxTokens);
-  AddParsed<std::optional<kernels::KvType>>(
-      app, "--kv-type", "How keys and values are stored: f16, f32 or auto", ParseKvType,
-      [&model](std::optional<kernels::KvType> type) { model.kv_type = type; })
-      ->type_name("TYPE");
+  AddKvTypeFlags(app, model);
   AddParsed<exec::Compute>(app, "--compute",
                            "fast (8-bit activations) or reference (f32 activations)", ParseCompute,
                            [&model](exec::Compute compute) { model.compute = compute; })

@@ -1,6 +1,7 @@
 #include "cli/loading.h"
 
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -39,6 +40,15 @@ void NoteContext(uint32_t asked_for, const engine::Engine& engine) {
        std::to_string(trained) + ")");
 }
 
+// What --kv-type, --kv-type-k and --kv-type-v say together.
+std::optional<kernels::KvTypes> KvTypesOf(const ModelFlags& flags) {
+  if (!flags.kv_type_k && !flags.kv_type_v) return flags.kv_type;
+  const bool reference = flags.compute == exec::Compute::kReference;
+  const auto otherwise = reference ? kernels::KvType::kF32 : kernels::KvType::kF16;
+  const kernels::KvTypes both = flags.kv_type.value_or(otherwise);
+  return kernels::KvTypes{flags.kv_type_k.value_or(both.k), flags.kv_type_v.value_or(both.v)};
+}
+
 }  // namespace
 
 engine::EngineOptions ToEngineOptions(const ModelFlags& flags, engine::EngineOptions options) {
@@ -47,7 +57,8 @@ engine::EngineOptions ToEngineOptions(const ModelFlags& flags, engine::EngineOpt
   options.num_threads = flags.threads;
   if (flags.context != 0) options.context_length = flags.context;
   options.compute = flags.compute;
-  options.kv_type = flags.kv_type;
+  options.kv_type = KvTypesOf(flags);
+  options.kv_auto = flags.kv_auto;
   options.commit_kv = flags.commit_kv;
   options.lock_weights = flags.lock_weights;
   return options;

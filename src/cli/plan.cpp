@@ -1,6 +1,7 @@
 // `tael plan`: what fits a budget, before anything is loaded. Reads no weights.
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/units.h"
 #include "cli/commands.h"
@@ -10,6 +11,7 @@
 #include "cli/serving.h"
 #include "cli/terminal.h"
 #include "engine/engine.h"
+#include "engine/kv_types.h"
 
 namespace tael::cli {
 namespace {
@@ -27,6 +29,12 @@ Json ToJson(const PlanOptions& options, const Forecast& forecast) {
   Json parts = Json::object();
   for (size_t i = 0; i < plan.parts.size(); ++i) {
     parts[std::string(ToString(static_cast<mem::MemoryTag>(i)))] = plan.parts[i];
+  }
+  Json kv_types = Json::array();
+  for (const engine::KvTypeShare& share : engine::KvTypeShares(plan.geometry)) {
+    kv_types.push_back({{"type", engine::NameOf(share.types)},
+                        {"layers", share.num_layers},
+                        {"bytes_per_token", share.bytes_per_token}});
   }
   return {{"fits", FitsResident(plan)},
           {"fits_streamed", plan.min_streamed_bytes <= plan.budget_bytes},
@@ -46,6 +54,8 @@ Json ToJson(const PlanOptions& options, const Forecast& forecast) {
           {"max_ctx", forecast.capacity.max_context},
           {"max_sessions", forecast.capacity.max_sessions},
           {"kv_bytes", kv_bytes},
+          {"kv_bytes_per_token", plan.geometry.BytesPerToken()},
+          {"kv_types", std::move(kv_types)},
           {"block_bytes", kv.block_bytes},
           {"blocks", kv.blocks},
           {"block_rows", kv.rows}};
@@ -96,6 +106,8 @@ std::string ToText(const PlanOptions& options, const Forecast& forecast) {
   line("kv", FormatSize(kv_bytes) + " are " + std::to_string(kv.blocks) + " blocks of " +
                  FormatSize(kv.block_bytes) + ", " + std::to_string(kv.rows) +
                  " rows of 16 tokens");
+  line("kv types", engine::DescribeKvTypes(plan.geometry) + ": " +
+                       FormatSize(plan.geometry.BytesPerToken()) + " per token");
   return text;
 }
 

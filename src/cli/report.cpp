@@ -5,6 +5,7 @@
 
 #include "base/units.h"
 #include "cli/terminal.h"
+#include "engine/kv_types.h"
 #include "mem/process_memory.h"
 #include "report/memory.h"
 
@@ -105,7 +106,8 @@ std::string MemoryLine(const engine::Engine& engine) {
   return "memory: budget " + FormatSize(ledger.limit_bytes) + ", reserved " +
          FormatSize(ledger.reserved_bytes) + ", used " + FormatSize(ledger.used_bytes) +
          "; anonymous " + FormatSize(process.rss_anon_bytes) + ", files " +
-         FormatSize(process.rss_file_bytes);
+         FormatSize(process.rss_file_bytes) + "; keys and values in " +
+         engine::DescribeKvTypes(engine.plan().geometry);
 }
 
 std::string Format(double value, int decimals) {

@@ -23,6 +23,7 @@ PlanRequest RequestOf(const EngineOptions& options, size_t num_threads, uint64_t
           .num_threads = num_threads,
           .compute = options.compute,
           .kv_type = options.kv_type,
+          .kv_auto = options.kv_auto,
           .tokenizer_bytes = tokenizer_bytes,
           .runtime_bytes = options.runtime_bytes,
           .server_bytes = options.server_bytes};

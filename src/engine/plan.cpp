@@ -7,6 +7,7 @@
 
 #include "base/checked.h"
 #include "base/units.h"
+#include "engine/kv_types.h"
 #include "engine/speculation.h"
 #include "exec/weight_pager.h"
 #include "mem/mapping.h"
@@ -40,13 +41,23 @@ constexpr uint64_t kTargetSlabBytes = kMiB;
 // Bitmaps and reference counts of a slab's 64 slots, rounded up (block_pool.h).
 constexpr uint64_t kBookkeepingPerSlab = 512;
 
-kv::Geometry GeometryOf(const model::ModelDescription& m, kernels::KvType type) {
+std::vector<kernels::KvTypes> KvTypesFor(const model::Model& model, const PlanRequest& request) {
+  using kernels::KvType;
+  if (request.kv_type) return KvTypesByLayer(model, request.kv_type);
+  if (request.compute == exec::Compute::kReference) return KvTypesByLayer(model, KvType::kF32);
+  if (!request.kv_auto) return KvTypesByLayer(model, KvType::kF16);
+  return KvTypesByLayer(model, std::nullopt);
+}
+
+kv::Geometry GeometryOf(const model::Model& model, const PlanRequest& request) {
+  const model::ModelDescription& m = model.description();
+  const std::vector<kernels::KvTypes> types = KvTypesFor(model, request);
   std::vector<kv::LayerShape> layers;
-  for (const model::LayerDescription& layer : m.layers) {
-    layers.push_back({.num_kv_heads = layer.num_kv_heads,
+  for (size_t i = 0; i < m.layers.size(); ++i) {
+    layers.push_back({.num_kv_heads = m.layers[i].num_kv_heads,
                       .head_dim = m.head_dim,
-                      .window = layer.window,
-                      .type = type});
+                      .window = m.layers[i].window,
+                      .type = types[i]});
   }
   return kv::MakeGeometry(layers, kernels::Active());
 }
@@ -133,14 +144,10 @@ class Planner {
       : model_(model),
         request_(request),
         extents_(model::ExtentsOf(model.file(), model.description().num_layers)) {
-    const model::ModelDescription& m = model.description();
-    const bool reference = request.compute == exec::Compute::kReference;
     plan_.max_sessions = request.max_sessions;
-    plan_.num_layers = plan_.resident_layers = m.num_layers;
+    plan_.num_layers = plan_.resident_layers = model.description().num_layers;
     plan_.draft_tokens = DraftTokens(request);
-    plan_.kv_type =
-        request.kv_type.value_or(reference ? kernels::KvType::kF32 : kernels::KvType::kF16);
-    plan_.geometry = GeometryOf(m, plan_.kv_type);
+    plan_.geometry = GeometryOf(model, request);
     plan_.workspace.num_threads = request.num_threads;
     plan_.workspace.compute = request.compute;
     Part(MemoryTag::kRuntime) = RuntimeBytes(model, request);

@@ -29,7 +29,8 @@ struct PlanRequest {
   uint32_t draft_tokens = 0;  // asked for (EngineOptions)
   size_t num_threads = 1;
   exec::Compute compute = exec::Compute::kFast;
-  std::optional<kernels::KvType> kv_type = {};  // none: f16, or f32 with --compute reference
+  std::optional<kernels::KvTypes> kv_type = {};  // none: f16, or f32 with --compute reference
+  bool kv_auto = false;  // without kv_type on the fast path: by layer (kv_types.h)
   uint64_t tokenizer_bytes = 0;
   uint64_t runtime_bytes = 0;  // 0: measured; tests inject, so that budgets are the same each time
   uint64_t server_bytes = 0;   // part `server`
@@ -50,8 +51,7 @@ struct MemoryPlan {
   uint32_t context_length = 0;
   uint32_t max_sessions = 1;
   uint32_t draft_tokens = 0;  // that a pass can check exactly
-  kernels::KvType kv_type = kernels::KvType::kF16;
-  kv::Geometry geometry;
+  kv::Geometry geometry;      // with the KV types of each layer
   uint64_t kv_capacity_bytes = 0;
   uint64_t slab_bytes = 0;
   exec::WorkspaceShape workspace;

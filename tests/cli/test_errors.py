@@ -43,8 +43,10 @@ class Flags(Case):
             with self.subTest(flag=flag, value=value):
                 self.fails(2, *RUN, "-p", "x", f"{flag}={value}", names=[name])
 
-    def test_a_kv_type_that_comes_later_says_so(self):
-        self.fails(2, *RUN, "-p", "x", "--kv-type", "q8", names=["q8", "f16"])
+    def test_an_unknown_kv_type_names_those_that_there_are(self):
+        self.fails(2, *RUN, "-p", "x", "--kv-type", "q3", names=["q3", "f16", "q8", "k8v4", "auto"])
+        self.fails(2, *RUN, "-p", "x", "--kv-type-k", "q4", names=["q4", "f16", "q8"])
+        self.fails(2, *RUN, "-p", "x", "--kv-type-v", "k8v4", names=["k8v4", "f16", "q8", "q4"])
 
     def test_a_context_longer_than_trained_names_both(self):
         self.fails(2, *RUN, "-p", "x", "--ctx", 513, names=["513", "512"])

@@ -54,9 +54,30 @@ class Plan(Case):
         plan = self.plan("--budget", "1G", "--kv-bytes", "1Mi")
         self.assertEqual(plan["blocks"], (1 << 20) // plan["block_bytes"])
 
+    def test_kv_bytes_are_told_by_type(self):
+        per_token = {}
+        for kv_type in ("f16", "q8", "k8v4"):
+            done = run("plan", "-m", tiny("qwen2_hd128"), "--budget", "1G", "--kv-type", kv_type, "--json")
+            plan = done.json
+            self.assertEqual([share["type"] for share in plan["kv_types"]], [kv_type])
+            self.assertEqual(plan["kv_types"][0]["layers"], plan["layers"])
+            self.assertEqual(plan["kv_types"][0]["bytes_per_token"], plan["kv_bytes_per_token"])
+            per_token[kv_type] = plan["kv_bytes_per_token"]
+        self.assertLessEqual(per_token["q8"], 0.53 * per_token["f16"])
+        self.assertLessEqual(per_token["k8v4"], 0.42 * per_token["f16"])
+
+    def test_keys_and_values_may_have_types_of_their_own(self):
+        for flags, name in ((["--kv-type-k", "q8"], "k q8 v f16"), (["--kv-type-v", "q4"], "k f16 v q4"),
+                            (["--kv-type", "q8", "--kv-type-v", "q4"], "k8v4"),
+                            (["--kv-type-v", "f16", "--kv-type", "q8"], "k q8 v f16"),
+                            (["--kv-type", "auto"], "q8"), ([], "f16")):
+            with self.subTest(flags=flags):
+                plan = run("plan", "-m", tiny("qwen2_hd128"), "--budget", "1G", *flags, "--json").json
+                self.assertEqual([share["type"] for share in plan["kv_types"]], [name])
+
     def test_prints_for_people(self):
         done = self.ok("plan", "-m", tiny("gemma3"), "--budget", "100M")
-        for word in (b"weights", b"verdict", b"fits", b"sessions", b"smallest"):
+        for word in (b"weights", b"verdict", b"fits", b"sessions", b"smallest", b"per token"):
             self.assertIn(word, done.out)
 
 
