@@ -1,0 +1,172 @@
+// What quantised keys and values cost a real model: the same ids through an engine with f16 KV and
+// one with another type, activations in f32, so that nothing but the cache differs.
+//
+// The models come from `scripts/get-model`; TAEL_TEST_MODELS names the folder.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "testing.h"
+
+namespace tael {
+namespace {
+
+using kernels::KvType;
+using kernels::KvTypes;
+
+constexpr KvTypes kK8V4 = {KvType::kQ8, KvType::kQ4};
+constexpr uint32_t kContext = 1024;
+constexpr size_t kChunk = 64;
+
+std::unique_ptr<engine::Engine> MakeEngine(const std::string& model, exec::Compute compute,
+                                           KvTypes types) {
+  auto made = engine::Engine::Create({.model_path = RealModel(model),
+                                      .context_length = kContext,
+                                      .logit_rows = kChunk,
+                                      .compute = compute,
+                                      .kv_type = types});
+  EXPECT_TRUE(made.has_value()) << (made ? "" : made.error().Message());
+  return made ? std::move(*made) : nullptr;
+}
+
+std::vector<TokenId> MobyIds(const engine::Engine& engine, size_t count) {
+  std::ifstream file(std::string(TAEL_TEST_DATA) + "/golden/moby-150k.txt");
+  std::string text(8 * count, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  std::vector<TokenId> ids = engine.tokenizer().Encode(text, {});
+  if (engine.tokenizer().add_bos()) ids.insert(ids.begin(), engine.tokenizer().bos());
+  ids.resize(std::min(ids.size(), count));
+  return ids;
+}
+
+using Rows = std::vector<std::vector<float>>;
+
+Rows Feed(engine::Session& session, std::span<const TokenId> ids) {
+  Rows rows(ids.size());
+  const Status status =
+      session.Feed(ids, {.num_logits = static_cast<uint32_t>(ids.size())},
+                   [&](size_t i, std::span<float> row) { rows[i].assign(row.begin(), row.end()); });
+  EXPECT_TRUE(status.has_value()) << (status ? "" : status.error().Message());
+  return rows;
+}
+
+size_t Top(const std::vector<float>& row) {
+  return static_cast<size_t>(std::max_element(row.begin(), row.end()) - row.begin());
+}
+
+double Kl(const std::vector<float>& from, const std::vector<float>& to) {
+  const double log_from = LogSumExp(from), log_to = LogSumExp(to);
+  double kl = 0;
+  for (size_t i = 0; i < from.size(); ++i) {
+    const double p = static_cast<double>(from[i]) - log_from;
+    kl += std::exp(p) * (p - (static_cast<double>(to[i]) - log_to));
+  }
+  return kl;
+}
+
+struct Distance {
+  double kl = 0;
+  size_t same_top = 0;
+  size_t count = 0;
+  double bytes_share = 0;  // of f16's
+
+  void Add(const std::vector<float>& from, const std::vector<float>& to) {
+    kl += Kl(from, to);
+    same_top += Top(from) == Top(to);
+    ++count;
+  }
+  double mean_kl() const { return kl / static_cast<double>(count); }
+  double top1() const { return static_cast<double>(same_top) / static_cast<double>(count); }
+};
+
+double BytesShare(const engine::Session& of, const engine::Session& f16) {
+  return static_cast<double>(of.sequence().bytes_in_use()) /
+         static_cast<double>(f16.sequence().bytes_in_use());
+}
+
+void Print(const std::string& model, const char* what, const Distance& distance) {
+  std::printf("%s %s: mean KL %.5f, top-1 %.4f over %zu, %.3f of the bytes\n", model.c_str(), what,
+              distance.mean_kl(), distance.top1(), distance.count, distance.bytes_share);
+}
+
+class KvTypesOfRealModels : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (RealModel(GetParam()).empty()) {
+      GTEST_SKIP() << "needs " << GetParam() << ".gguf in TAEL_TEST_MODELS: scripts/get-model";
+    }
+  }
+
+  // Over the first 640 ids of the book, scored from 128 on.
+  Distance DistanceOf(KvTypes types, const char* name) {
+    constexpr size_t kIds = 640, kScoreFrom = 128;
+    Distance distance;
+    const auto f16 = MakeEngine(GetParam(), exec::Compute::kReference, KvType::kF16);
+    const auto other = MakeEngine(GetParam(), exec::Compute::kReference, types);
+    if (f16 == nullptr || other == nullptr) return distance;
+    const std::vector<TokenId> ids = MobyIds(*f16, kIds);
+    EXPECT_EQ(ids.size(), kIds);
+    engine::Session a = f16->NewSession(), b = other->NewSession();
+    for (size_t done = 0; done < ids.size(); done += kChunk) {
+      const auto some = std::span(ids).subspan(done, kChunk);
+      const Rows want = Feed(a, some), got = Feed(b, some);
+      for (size_t i = 0; i < some.size() && done >= kScoreFrom; ++i) distance.Add(want[i], got[i]);
+    }
+    distance.bytes_share = BytesShare(b, a);
+    Print(GetParam(), name, distance);
+    return distance;
+  }
+
+  // 400 greedy tokens of the fast path with f16, each then fed to both, one by one.
+  Distance GreedyDistanceOf(KvTypes types, const char* name) {
+    Distance distance;
+    const auto f16 = MakeEngine(GetParam(), exec::Compute::kFast, KvType::kF16);
+    const auto other = MakeEngine(GetParam(), exec::Compute::kFast, types);
+    if (f16 == nullptr || other == nullptr) return distance;
+    const std::vector<TokenId> prompt = MobyIds(*f16, kChunk);
+    engine::Session a = f16->NewSession(), b = other->NewSession();
+    Rows want = Feed(a, prompt), got = Feed(b, prompt);
+    for (int step = 0; step < 400; ++step) {
+      distance.Add(want.back(), got.back());
+      const TokenId next[] = {TokenId{static_cast<int32_t>(Top(want.back()))}};
+      want = Feed(a, next);
+      got = Feed(b, next);
+    }
+    distance.bytes_share = BytesShare(b, a);
+    Print(GetParam(), name, distance);
+    return distance;
+  }
+};
+
+TEST_P(KvTypesOfRealModels, Q8IsLossFreeForPracticalPurposesAtHalfTheBytes) {
+  const Distance distance = DistanceOf(KvType::kQ8, "q8");
+  EXPECT_LE(distance.mean_kl(), 0.001);
+  EXPECT_GE(distance.top1(), 0.985);
+  EXPECT_LE(distance.bytes_share, 0.53);
+}
+
+TEST_P(KvTypesOfRealModels, FourBitValuesCostLittleAtTwoFifthsOfTheBytes) {
+  const Distance distance = DistanceOf(kK8V4, "k8v4");
+  EXPECT_LE(distance.mean_kl(), 0.015);
+  EXPECT_LE(distance.bytes_share, 0.42);
+}
+
+// With 8-bit activations a value on the edge between two steps flips with any noise, so near ties
+// go either way.
+TEST_P(KvTypesOfRealModels, GreedyTokensOfTheFastPathStayWhatTheyWere) {
+  EXPECT_GE(GreedyDistanceOf(KvType::kQ8, "q8, greedy, fast").top1(), 0.95);
+  EXPECT_GE(GreedyDistanceOf(kK8V4, "k8v4, greedy, fast").top1(), 0.90);
+}
+
+INSTANTIATE_TEST_SUITE_P(, KvTypesOfRealModels, testing::Values("smollm2", "gemma3"),
+                         [](const auto& param) { return std::string(param.param); });
+
+}  // namespace
+}  // namespace tael
