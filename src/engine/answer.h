@@ -40,7 +40,8 @@ struct Usage {
   uint32_t cached_tokens = 0;      // of the prompt, shared with other requests
 };
 
-// The reader's side. Any thread may call anything; one of them reads.
+// The reader's side. Any thread may call anything; one of them reads. An answer that nobody holds
+// any more is cancelled, at the next pass.
 class Answer {
  public:
   enum class Next : uint8_t {

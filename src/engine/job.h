@@ -70,6 +70,8 @@ struct Job {
   // The choices that hold KV.
   uint32_t CountRunning() const;
   bool done() const;
+  // Nobody wants the answer any more.
+  bool abandoned() const { return answer->cancelled() || answer.use_count() == 1; }
 
   const Request request;
   const std::shared_ptr<AnswerSource> answer;

@@ -82,13 +82,13 @@ bool SchedulerLoop::TakeInbox() {
 
 void SchedulerLoop::DropCancelled() {
   std::erase_if(waiting_, [this](const std::unique_ptr<Job>& job) {
-    if (!job->answer->cancelled()) return false;
+    if (!job->abandoned()) return false;
     End(*job, nullptr);
     inbox_.LeavesQueue();
     return true;
   });
   for (const auto& job : active_) {
-    if (job->answer->cancelled()) End(*job, nullptr);
+    if (job->abandoned()) End(*job, nullptr);
   }
   ForgetDone();
 }
@@ -171,7 +171,7 @@ bool SchedulerLoop::IsInVain() const {
   size_t in_vain = 0, total = 0;
   for (const PassPlan::Part& part : plan_.parts()) {
     total += part.feed.tokens.size();
-    if (part.choice->job.answer->cancelled()) in_vain += part.feed.tokens.size();
+    if (part.choice->job.abandoned()) in_vain += part.feed.tokens.size();
   }
   return 2 * in_vain >= total;
 }

@@ -22,7 +22,7 @@ constexpr uint32_t kClients = 6;
 
 uint32_t RequestsPerClient() {
   const char* full = std::getenv("TAEL_TEST_FULL");
-  return full != nullptr && *full == '1' ? 10000 / kClients : 40;
+  return full != nullptr && *full == '1' ? 10000 / kClients : 20;
 }
 
 // A fixed set, so that what each should say is computed once.

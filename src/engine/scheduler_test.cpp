@@ -332,6 +332,14 @@ TEST_F(SchedulerTest, CancellingKeepsWhatWasSaidAndGivesTheBlocksBack) {
   answer->Cancel();  // again is fine
 }
 
+TEST_F(SchedulerTest, AnAnswerThatNobodyHoldsIsCancelled) {
+  MakeEngine(SchedulerEngine("llama_gqa"));
+  Start({.prefix_cache = false});
+  MustSubmit(*scheduler, MakeRequest(RandomTokens(20, 1), 230));
+  EXPECT_TRUE(Eventually([&] { return scheduler->Stats().cancelled == 1; }));
+  EXPECT_EQ(engine->pool().Stats().num_blocks_in_use, 0u);
+}
+
 TEST_F(SchedulerTest, ASlowReaderStopsNobodyElse) {
   MakeEngine(SchedulerEngine("llama_gqa"));
   const Request slow = MakeRequest(RandomTokens(20, 1), 100);
