@@ -261,6 +261,8 @@ struct Q8Keys {
 template <typename S>
 struct Q8Row {
   static constexpr size_t kDimStep = 1;
+  static constexpr size_t kLeastVecs = S::kLanes < 8 ? 16 / S::kLanes : 1;  // worth a load
+  static constexpr size_t Vecs(size_t rows) { return S::ValueVectors(rows); }
   static constexpr size_t NumScales(size_t /*vecs*/) { return 1; }  // that a register tile needs
   static constexpr size_t ScaleOf(size_t /*vec*/) { return 0; }
   static size_t TileBytes(size_t head_dim) { return Q8TileBytes(head_dim); }
@@ -287,6 +289,11 @@ template <typename S>
 struct Q4Row {
   static constexpr size_t kUnit = kQ4Group / 2;
   static constexpr size_t kDimStep = kUnit;
+  static constexpr size_t kLeastVecs = kUnit / S::kLanes;
+  // With 16 registers three rows of four vectors leave none for two vectors at once.
+  static constexpr size_t Vecs(size_t rows) {
+    return S::kLanes == 8 && rows > 2 ? 2 : S::ValueVectors(rows);
+  }
   static constexpr size_t NumUnits(size_t vecs) { return vecs * S::kLanes / kUnit; }
   static constexpr size_t NumScales(size_t vecs) { return (NumUnits(vecs) + 1) / 2; }
   static constexpr size_t ScaleOf(size_t vec) { return vec * S::kLanes / kQ4Group; }
@@ -337,7 +344,8 @@ inline __attribute__((always_inline)) void AddScaledToken(
     const uint8_t* row, size_t dim, size_t part,
     const float (&weights)[kScales][kRows][kBlockTokens], size_t token,
     typename S::Vec (&sum)[kRows][kVecs]) {
-  constexpr size_t kCount = kVecs / kScales;
+  constexpr size_t kSharing = kVecs / kScales;
+  constexpr size_t kCount = kRows < kSharing && R::kLeastVecs < kSharing ? R::kLeastVecs : kSharing;
   TAEL_UNROLL
   for (size_t first = 0; first < kVecs; first += kCount) {
     typename S::Vec value[kCount];
@@ -401,7 +409,7 @@ template <typename S, typename R>
 struct ScaledValues {
   using Simd = S;
   static constexpr size_t kMaxRows = S::kMaxValueRows;
-  static constexpr size_t Vecs(size_t rows) { return S::ValueVectors(rows); }
+  static constexpr size_t Vecs(size_t rows) { return R::Vecs(rows); }
   static constexpr size_t kDimStep = R::kDimStep;
   static size_t TileBytes(size_t head_dim) { return R::TileBytes(head_dim); }
   template <size_t kRows, size_t kVecs, bool kPart>
