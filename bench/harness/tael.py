@@ -27,8 +27,9 @@ class Tael:
         return json_of([self._roofline, self.threads])
 
     def bench_command(self, model, prompt, generate, *more):
+        # Like for like: the peers keep keys and values in f16.
         return [self.program, "bench", "-m", self.facts(model).path, "-p", prompt, "-n", generate,
-                "--threads", self.threads, "--repeats", 1, "--json", *more]
+                "--kv-type", "f16", "--threads", self.threads, "--repeats", 1, "--json", *more]
 
     def decode(self, model, context):
         def run():

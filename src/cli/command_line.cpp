@@ -154,7 +154,7 @@ void AddKvTypeFlags(CLI::App* app, ModelFlags& model) {
   AddParsed<std::optional<KvTypes>>(
       app, "--kv-type",
       "How keys and values are stored: f16; q8: 8 bits, half the memory; k8v4: 8-bit keys, 4-bit "
-      "values; f32; auto: q8, and f16 in layers that need it",
+      "values; f32; auto (default): q8, and f16 in layers that need it",
       ParseKvTypes,
       [&model](std::optional<KvTypes> types) {
         model.kv_type = types;

@@ -26,8 +26,8 @@ struct ModelFlags {
   uint32_t threads = 0;       // 0: chosen (exec/cpu_set.h)
   uint32_t context = 0;       // 0: min(trained, what fits)
   exec::Compute compute = exec::Compute::kFast;
-  std::optional<kernels::KvTypes> kv_type;  // none: the engine's choice
-  bool kv_auto = false;                     // which may differ by layer (engine/kv_types.h)
+  std::optional<kernels::KvTypes> kv_type;
+  bool kv_auto = true;  // without kv_type: by layer (engine/kv_types.h)
   std::optional<kernels::KvType> kv_type_k, kv_type_v;  // instead of kv_type's
   bool commit_kv = false;
   bool lock_weights = false;

@@ -70,7 +70,7 @@ class Plan(Case):
         for flags, name in ((["--kv-type-k", "q8"], "k q8 v f16"), (["--kv-type-v", "q4"], "k f16 v q4"),
                             (["--kv-type", "q8", "--kv-type-v", "q4"], "k8v4"),
                             (["--kv-type-v", "f16", "--kv-type", "q8"], "k q8 v f16"),
-                            (["--kv-type", "auto"], "q8"), ([], "f16")):
+                            (["--kv-type", "auto"], "q8"), ([], "q8"), (["--compute", "reference"], "f32")):
             with self.subTest(flags=flags):
                 plan = run("plan", "-m", tiny("qwen2_hd128"), "--budget", "1G", *flags, "--json").json
                 self.assertEqual([share["type"] for share in plan["kv_types"]], [name])
