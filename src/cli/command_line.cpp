@@ -397,10 +397,11 @@ void AddServe(CLI::App& app, CommandOptions& chosen) {
                   ParseOnOff, [options](bool on) { options->prefix_cache = on; })
       ->type_name("on|off")
       ->default_str("on");
-  AddParsed<uint64_t>(serve, "--max-body", "Largest body of a request", ParseSize,
-                      [options](uint64_t bytes) { options->max_body_bytes = bytes; })
-      ->type_name("SIZE")
-      ->default_str("512Ki");
+  AddParsed<uint64_t>(serve, "--max-body",
+                      "Largest body of a request; default: 32 bytes for each token of --ctx, 64Ki "
+                      "to 512Ki, or 256Ki",
+                      ParseSize, [options](uint64_t bytes) { options->max_body_bytes = bytes; })
+      ->type_name("SIZE");
   AddCount(serve, "--max-connections", options->max_connections, "Connections at once", 1, 4096)
       ->default_str("64");
   AddCount(serve, "--idle-release", options->idle_release_s,

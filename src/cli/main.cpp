@@ -45,8 +45,12 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
 #ifdef M_ARENA_MAX
-  // Each further arena of the C library keeps memory that nobody accounts for.
+  // Each further arena of the C library keeps memory that nobody accounts for. So do thresholds
+  // that grow with what was freed: texts and lists go back to the kernel when they go, whatever
+  // their size was before.
   ::mallopt(M_ARENA_MAX, 2);
+  ::mallopt(M_MMAP_THRESHOLD, 64 << 10);
+  ::mallopt(M_TRIM_THRESHOLD, 128 << 10);
 #endif
   try {
     return tael::cli::Main(argc, argv);

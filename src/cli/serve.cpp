@@ -28,10 +28,17 @@ constexpr std::chrono::seconds kGrace{3};
 // A context that conversations rarely outgrow.
 constexpr uint32_t kGoodContext = 4096;
 
+// Four times what fits the context, mostly: one that is too long is then told by how many tokens.
+uint64_t DefaultMaxBody(uint32_t context) {
+  constexpr uint64_t kLeast = uint64_t{64} << 10, kUsual = uint64_t{256} << 10, kMost = 2 * kUsual;
+  if (context == 0) return kUsual;
+  return std::clamp(uint64_t{32} * context, kLeast, kMost);
+}
+
 server::HttpServerOptions HttpOptions(const ServeOptions& options) {
   server::HttpServerOptions http;
   http.max_connections = options.max_connections;
-  http.max_body_bytes = options.max_body_bytes;
+  http.max_body_bytes = options.max_body_bytes.value_or(DefaultMaxBody(options.model.context));
   return http;
 }
 

@@ -13,6 +13,8 @@ namespace {
 // What a request takes in memory once its JSON is gone, for each byte of its body: its messages,
 // the text that the template makes of them, and an id for each byte at worst.
 constexpr uint64_t kBytesAfterParsing = 8;
+// And once it is encoded, until its answer is whole: its prompt, and the text so far.
+constexpr uint64_t kBytesPerQueuedToken = 16;
 
 // The answer as it is written, for a client that wants to see that.
 class AnswerStream final : public BodyStream {
@@ -135,6 +137,7 @@ HttpResponse Generate(Service& service, HttpRequest& request, Api api) {
   if (const auto error = TakeBody(request, api, call)) return ToResponse(*error);
   auto prompt = PromptOf(service, call);
   if (!prompt) return ToResponse(ApiErrorOf(prompt.error(), call.prompt_field()));
+  request.charge.ShrinkTo(kBytesPerQueuedToken * prompt->size());
   ResponseHead head = HeadOf(service, call);
   auto answer = service.scheduler.Submit(RequestOf(service, request, call, *std::move(prompt)));
   if (!answer) return ToResponse(Refusal(service, answer.error(), call));

@@ -28,7 +28,7 @@ namespace tael::server {
 
 struct HttpServerOptions {
   uint32_t max_connections = 64;
-  uint64_t max_body_bytes = uint64_t{512} << 10;
+  uint64_t max_body_bytes = uint64_t{256} << 10;
   WatchLimits time = {};
 };
 

@@ -15,6 +15,16 @@ namespace {
 // A pass of streamed weights from a slow card takes seconds.
 constexpr std::chrono::seconds kLongestPass{120};
 
+// All connections that there may be, and one body of the largest size, or more of smaller ones.
+uint64_t TransportBytes(const HttpServerOptions& options) {
+  return (uint64_t{options.max_connections} + kSpareConnections) * kConnectionBytes +
+         kBytesPerBodyByte * options.max_body_bytes;
+}
+
+uint64_t EncodingBytes(const HttpServerOptions& options) {
+  return kBytesPerEncodedByte * options.max_body_bytes;
+}
+
 // Ids that every conversation with this system prompt begins with: what two of them have in common
 // whose questions differ from the first byte on.
 Result<std::vector<TokenId>> CommonPrefix(const Service& service) {
@@ -48,8 +58,7 @@ void NoteTemplateBreak(const Service& service, const std::function<void(std::str
 }  // namespace
 
 uint64_t ServerBytes(const HttpServerOptions& options) {
-  return (uint64_t{options.max_connections} + kSpareConnections) * kConnectionBytes +
-         kBytesPerBodyByte * options.max_body_bytes;
+  return TransportBytes(options) + EncodingBytes(options);
 }
 
 std::string ModelNameOf(const engine::Engine& engine, const std::string& path) {
@@ -62,7 +71,7 @@ Result<std::unique_ptr<Server>> Server::Create(engine::Engine& engine, ListenSoc
                                                ServerOptions options) {
   std::unique_ptr<Server> server(new Server());
   TAEL_ASSIGN_OR_RETURN(server->account_,
-                        MemoryAccount::Create(engine.budget(), ServerBytes(options.http)));
+                        MemoryAccount::Create(engine.budget(), TransportBytes(options.http)));
   const gguf::File& file = engine.model().file();
   auto chat_template = text::LoadChatTemplate(file, engine.tokenizer());
   // A build without a template engine still continues texts.
@@ -78,6 +87,8 @@ Result<std::unique_ptr<Server>> Server::Create(engine::Engine& engine, ListenSoc
   }
   server->service_ = std::make_unique<Service>(engine, *server->scheduler_);
   Service& service = *server->service_;
+  TAEL_ASSIGN_OR_RETURN(service.encoding_account,
+                        MemoryAccount::Create(engine.budget(), EncodingBytes(options.http)));
   service.model_name = std::move(options.model_name);
   if (chat_template) {
     service.chat_template = *std::move(chat_template);

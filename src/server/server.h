@@ -32,7 +32,8 @@ struct ServerOptions {
 };
 
 // What the server takes beside the engine, for EngineOptions::server_bytes: all connections that
-// there may be, and one body of the largest size (or more of smaller ones) with what it becomes.
+// there may be, one body of the largest size (or more of smaller ones), and what it takes to encode
+// one.
 uint64_t ServerBytes(const HttpServerOptions& options);
 
 // "SmolLM2 135M Instruct" as the file names itself, else its name without folder and ".gguf".

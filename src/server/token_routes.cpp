@@ -51,7 +51,7 @@ HttpResponse Tokenize(Service& service, HttpRequest& request) {
   fields.RefuseOthers();
   if (error) return ToResponse(*error);
   const tokenizer::Tokenizer& tokenizer = service.engine.tokenizer();
-  std::vector<TokenId> ids = tokenizer.Encode(*content, {.parse_control = parse_special});
+  std::vector<TokenId> ids = service.Encode(*content, parse_special);
   if (add_special && tokenizer.add_bos() && tokenizer.IsValid(tokenizer.bos())) {
     ids.insert(ids.begin(), tokenizer.bos());
   }
