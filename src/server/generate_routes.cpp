@@ -1,5 +1,6 @@
 // /v1/chat/completions and /v1/completions: a request becomes tokens, goes to the scheduler, and
 // its answer comes back whole or as a stream.
+#include <algorithm>
 #include <random>
 #include <utility>
 
@@ -13,7 +14,7 @@ namespace {
 // What a request takes in memory once its JSON is gone, for each byte of its body: its messages,
 // the text that the template makes of them, and an id for each byte at worst.
 constexpr uint64_t kBytesAfterParsing = 8;
-// And once it is encoded, until its answer is whole: its prompt, and the text so far.
+// And once it is encoded: the ids of its prompt, here and in the scheduler.
 constexpr uint64_t kBytesPerQueuedToken = 16;
 
 // The answer as it is written, for a client that wants to see that.
@@ -52,17 +53,39 @@ class AnswerStream final : public BodyStream {
   bool ended_ = false;
 };
 
-HttpResponse WholeAnswer(std::shared_ptr<engine::Answer> answer, const Client& client,
-                         Metrics& metrics, ResponseHead head,
-                         const tokenizer::Tokenizer& tokenizer) {
-  AnswerReader reader(std::move(answer), client, metrics);
-  ResponseWriter writer(std::move(head), tokenizer);
-  std::vector<engine::Piece> pieces;
-  while (reader.Read(pieces)) {
-    for (const engine::Piece& piece : pieces) writer.Keep(piece);
+// The answer when it is whole, part by part.
+class WholeAnswer final : public BodyStream {
+ public:
+  WholeAnswer(ResponseHead head, const tokenizer::Tokenizer& tokenizer)
+      : writer_(std::move(head), tokenizer) {}
+
+  // Blocks: until the answer is whole, or will not be.
+  std::optional<ApiError> ReadAll(std::shared_ptr<engine::Answer> answer, const Client& client,
+                                  Metrics& metrics) {
+    AnswerReader reader(std::move(answer), client, metrics);
+    std::vector<engine::Piece> pieces;
+    while (reader.Read(pieces)) {
+      for (engine::Piece& piece : pieces) writer_.Keep(std::move(piece));
+    }
+    writer_.SetUsage(reader.usage());
+    return reader.Failure();
   }
-  if (const auto failure = reader.Failure()) return ToResponse(*failure);
-  return JsonResponse(writer.Whole(reader.usage()));
+  bool Next(std::string& out) override { return writer_.NextPart(out); }
+
+ private:
+  ResponseWriter writer_;
+};
+
+// One body where it is short: with its length, it is what most clients know best.
+HttpResponse ResponseOf(std::unique_ptr<WholeAnswer> whole, bool is_short) {
+  HttpResponse response;
+  if (is_short) {
+    while (whole->Next(response.body)) {
+    }
+  } else {
+    response.stream = std::move(whole);
+  }
+  return response;
 }
 
 std::string NewId() {
@@ -132,20 +155,49 @@ ApiError Refusal(const Service& service, const Error& error, const GenerateCall&
   return out;
 }
 
+// From here to the end of the response: the prompt, and what is kept of an answer that is sent as a
+// whole. All of it now, so that no answer fails half-way.
+std::optional<ApiError> ChargeAnswer(const Service& service, HttpRequest& request,
+                                     const GenerateCall& call, size_t prompt_tokens) {
+  uint64_t bytes = kBytesPerQueuedToken * prompt_tokens;
+  if (!call.stream) {
+    const uint32_t most = service.scheduler.MostNewTokens(prompt_tokens);
+    const uint64_t tokens =
+        uint64_t{call.num_choices} * std::min(call.max_tokens.value_or(most), most);
+    bytes += tokens * ResponseWriter::KeptBytesPerToken(call.options.logprobs);
+  }
+  const Status charged = request.charge.TryResizeTo(bytes);
+  if (charged) return std::nullopt;
+  ApiError error = ApiErrorOf(charged.error());
+  error.status = 503;
+  error.code = "busy";
+  error.message =
+      "an answer of this size, kept until it is whole, does not fit the server's memory "
+      "now; try again, ask for fewer tokens or choices, or for a stream";
+  error.retry_after_s = 2;
+  return error;
+}
+
 HttpResponse Generate(Service& service, HttpRequest& request, Api api) {
   GenerateCall call;
   if (const auto error = TakeBody(request, api, call)) return ToResponse(*error);
   auto prompt = PromptOf(service, call);
   if (!prompt) return ToResponse(ApiErrorOf(prompt.error(), call.prompt_field()));
-  request.charge.ShrinkTo(kBytesPerQueuedToken * prompt->size());
+  if (const auto error = ChargeAnswer(service, request, call, prompt->size())) {
+    return ToResponse(*error);
+  }
   ResponseHead head = HeadOf(service, call);
   auto answer = service.scheduler.Submit(RequestOf(service, request, call, *std::move(prompt)));
   if (!answer) return ToResponse(Refusal(service, answer.error(), call));
 
   const tokenizer::Tokenizer& tokenizer = service.engine.tokenizer();
   if (!call.stream) {
-    return WholeAnswer(*std::move(answer), request.client, service.metrics, std::move(head),
-                       tokenizer);
+    const bool is_short = !head.logprobs;
+    auto whole = std::make_unique<WholeAnswer>(std::move(head), tokenizer);
+    if (const auto failure = whole->ReadAll(*std::move(answer), request.client, service.metrics)) {
+      return ToResponse(*failure);
+    }
+    return ResponseOf(std::move(whole), is_short);
   }
   HttpResponse response;
   response.content_type = "text/event-stream; charset=utf-8";

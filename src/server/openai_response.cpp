@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -26,19 +27,6 @@ Json UsageOf(const engine::Usage& usage) {
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", uint64_t{usage.prompt_tokens} + usage.completion_tokens},
           {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
-}
-
-// Appends the lists of `more` to those of the same name; the first time all of it.
-void AppendLists(Json& to, const Json& more) {
-  if (more.is_null()) return;
-  if (to.is_null()) {
-    to = more;
-    return;
-  }
-  for (const auto& [name, list] : more.items()) {
-    if (!list.is_array()) continue;
-    for (const Json& element : list) to[name].push_back(element);
-  }
 }
 
 }  // namespace
@@ -81,21 +69,32 @@ Json ResponseWriter::Chunk(Json choice) const {
   return chunk;
 }
 
-Json ResponseWriter::ChatLogprobs(const engine::Piece& piece) const {
+Json ResponseWriter::ChatEntry(const engine::Piece& piece, size_t token) const {
   const auto entry = [this](TokenId id, float logprob) {
-    const TokenText token = TextOf(tokenizer_, id);
+    const TokenText text = TextOf(tokenizer_, id);
     return Json{
-        {"token", token.text}, {"logprob", LogprobOf(logprob)}, {"bytes", BytesOf(token.bytes)}};
+        {"token", text.text}, {"logprob", LogprobOf(logprob)}, {"bytes", BytesOf(text.bytes)}};
   };
-  Json content = Json::array();
-  for (size_t i = 0; i < piece.logprobs.size(); ++i) {
-    Json token = entry(piece.tokens[i], piece.logprobs[i].logprob);
-    token["top_logprobs"] = Json::array();
-    for (const sample::TokenLogProb& top : piece.logprobs[i].top) {
-      token["top_logprobs"].push_back(entry(top.id, top.logprob));
-    }
-    content.push_back(std::move(token));
+  const sample::LogProbs& logprobs = piece.logprobs[token];
+  Json out = entry(piece.tokens[token], logprobs.logprob);
+  out["top_logprobs"] = Json::array();
+  for (const sample::TokenLogProb& top : logprobs.top) {
+    out["top_logprobs"].push_back(entry(top.id, top.logprob));
   }
+  return out;
+}
+
+Json ResponseWriter::TopOf(const sample::LogProbs& logprobs) const {
+  Json top = Json::object();
+  for (const sample::TokenLogProb& each : logprobs.top) {
+    top[TextOf(tokenizer_, each.id).text] = LogprobOf(each.logprob);
+  }
+  return top;
+}
+
+Json ResponseWriter::ChatLogprobs(const engine::Piece& piece) const {
+  Json content = Json::array();
+  for (size_t i = 0; i < piece.logprobs.size(); ++i) content.push_back(ChatEntry(piece, i));
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
@@ -106,13 +105,9 @@ Json ResponseWriter::TextLogprobs(const engine::Piece& piece, Choice& choice) co
               {"text_offset", Json::array()}};
   for (size_t i = 0; i < piece.logprobs.size(); ++i) {
     const TokenText token = TextOf(tokenizer_, piece.tokens[i]);
-    Json top = Json::object();
-    for (const sample::TokenLogProb& each : piece.logprobs[i].top) {
-      top[TextOf(tokenizer_, each.id).text] = LogprobOf(each.logprob);
-    }
     out["tokens"].push_back(token.text);
     out["token_logprobs"].push_back(LogprobOf(piece.logprobs[i].logprob));
-    out["top_logprobs"].push_back(std::move(top));
+    out["top_logprobs"].push_back(TopOf(piece.logprobs[i]));
     out["text_offset"].push_back(choice.logprob_offset);
     choice.logprob_offset += token.bytes.size();
   }
@@ -179,37 +174,119 @@ std::string ResponseWriter::End(const engine::Usage& usage) {
 
 std::string ResponseWriter::Fail(const ApiError& error) { return SseEvent(Dump(ToJson(error))); }
 
-void ResponseWriter::Keep(const engine::Piece& piece) {
-  TAEL_CHECK(piece.choice < choices_.size());
-  Choice& choice = choices_[piece.choice];
-  choice.text += piece.text;
-  AppendLists(choice.logprobs, LogprobsOf(piece, choice));
-  if (piece.finish) choice.finish_reason = ToString(*piece.finish);
+uint64_t ResponseWriter::KeptBytesPerToken(std::optional<uint32_t> top) {
+  constexpr uint64_t kTextBytes = 8;  // 4 are usual; a buffer that grows has room for as much again
+  if (!top) return kTextBytes;
+  constexpr uint64_t kGrowth = 2;
+  return kTextBytes + kGrowth * (sizeof(TokenId) + sizeof(sample::LogProbs)) +
+         *top * sizeof(sample::TokenLogProb);
 }
 
-Json ResponseWriter::Whole(const engine::Usage& usage) {
-  const bool is_chat = head_.api == Api::kChat;
-  Json out = Envelope(is_chat ? "chat.completion" : "text_completion");
-  out["choices"] = Json::array();
-  for (uint32_t i = 0; i < choices_.size(); ++i) {
-    Choice& choice = choices_[i];
-    Json part = {{"index", i}};
-    if (is_chat) {
-      part["message"] = {
-          {"role", "assistant"}, {"content", std::move(choice.text)}, {"refusal", nullptr}};
-    } else {
-      part["text"] = std::move(choice.text);
-    }
-    // Asked for, but there was no token.
-    if (head_.logprobs && choice.logprobs.is_null()) {
-      choice.logprobs = is_chat ? ChatLogprobs({}) : TextLogprobs({}, choice);
-    }
-    part["logprobs"] = std::move(choice.logprobs);
-    part["finish_reason"] = choice.finish_reason;
-    out["choices"].push_back(std::move(part));
+void ResponseWriter::Keep(engine::Piece piece) {
+  TAEL_CHECK(piece.choice < choices_.size());
+  engine::Piece& kept = choices_[piece.choice].kept;
+  kept.text += piece.text;
+  if (piece.finish) kept.finish = piece.finish;
+  if (!head_.logprobs) return;
+  TAEL_CHECK(piece.logprobs.size() == piece.tokens.size());
+  kept.tokens.insert(kept.tokens.end(), piece.tokens.begin(), piece.tokens.end());
+  std::ranges::move(piece.logprobs, std::back_inserter(kept.logprobs));
+}
+
+std::vector<std::string> ResponseWriter::ListNames() const {
+  if (!head_.logprobs) return {};
+  if (head_.api == Api::kChat) return {"content"};
+  return {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
+}
+
+Json ResponseWriter::ListElement(size_t list, const Choice& choice, size_t token) {
+  const engine::Piece& kept = choice.kept;
+  if (head_.api == Api::kChat) return ChatEntry(kept, token);
+  const TokenText text = TextOf(tokenizer_, kept.tokens[token]);
+  switch (list) {
+    case 0:
+      return text.text;
+    case 1:
+      return LogprobOf(kept.logprobs[token].logprob);
+    case 2:
+      return TopOf(kept.logprobs[token]);
+    default:
+      break;
   }
-  out["usage"] = UsageOf(usage);
-  return out;
+  size_t& offset = choices_[choice_].logprob_offset;
+  return std::exchange(offset, offset + text.bytes.size());
+}
+
+std::string ResponseWriter::BeginChoice(uint32_t index) const {
+  const engine::Piece& kept = choices_[index].kept;
+  Json part = {{"index", index}};
+  if (head_.api == Api::kChat) {
+    part["message"] = {{"role", "assistant"}, {"content", kept.text}, {"refusal", nullptr}};
+  } else {
+    part["text"] = kept.text;
+  }
+  std::string out = Dump(part);
+  out.back() = ',';  // it goes on
+  return (index == 0 ? "" : ",") + out + "\"logprobs\":" + (head_.logprobs ? "{" : "null");
+}
+
+std::string ResponseWriter::EndChoice(uint32_t index) const {
+  const auto finish = choices_[index].kept.finish;
+  const bool is_chat = head_.api == Api::kChat;
+  std::string out = head_.logprobs ? (is_chat ? ",\"refusal\":null}" : "}") : "";
+  return out +
+         ",\"finish_reason\":" + (finish ? "\"" + std::string(ToString(*finish)) + "\"" : "null") +
+         "}";
+}
+
+bool ResponseWriter::NextPart(std::string& out) {
+  const bool is_chat = head_.api == Api::kChat;
+  switch (part_) {
+    case Part::kBegin: {
+      std::string envelope = Dump(Envelope(is_chat ? "chat.completion" : "text_completion"));
+      envelope.back() = ',';
+      out += envelope + "\"choices\":[";
+      part_ = Part::kChoice;
+      return true;
+    }
+    case Part::kChoice:
+      out += BeginChoice(choice_);
+      list_ = token_ = 0;
+      part_ = Part::kLists;
+      return true;
+    case Part::kLists:
+      NextOfLists(out);
+      return true;
+    case Part::kEnd:
+      out += "],\"usage\":" + Dump(UsageOf(usage_)) + "}";
+      part_ = Part::kDone;
+      return true;
+    case Part::kDone:
+      break;
+  }
+  return false;
+}
+
+// Some elements of the list that it is at, or what comes behind the lists.
+void ResponseWriter::NextOfLists(std::string& out) {
+  constexpr size_t kElements = 16;  // a few KiB
+  const std::vector<std::string> names = ListNames();
+  const Choice& choice = choices_[choice_];
+  if (list_ == names.size()) {
+    out += EndChoice(choice_);
+    part_ = ++choice_ < choices_.size() ? Part::kChoice : Part::kEnd;
+    return;
+  }
+  if (token_ == 0) out += (list_ == 0 ? "\"" : ",\"") + names[list_] + "\":[";
+  const size_t end = std::min(choice.kept.logprobs.size(), token_ + kElements);
+  for (; token_ < end; ++token_) {
+    if (token_ > 0) out += ',';
+    out += Dump(ListElement(list_, choice, token_));
+  }
+  if (token_ < choice.kept.logprobs.size()) return;
+  out += ']';
+  ++list_;
+  token_ = 0;
 }
 
 }  // namespace tael::server

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,17 +47,27 @@ class ResponseWriter {
   std::string End(const engine::Usage& usage);
   std::string Fail(const ApiError& error);
 
-  // The whole answer: all pieces, then Whole().
-  void Keep(const engine::Piece& piece);
-  Json Whole(const engine::Usage& usage);
+  // The whole answer: all pieces, then NextPart() until it is false. In parts, because its
+  // log-probabilities take ten times as much as text as they do as numbers.
+  void Keep(engine::Piece piece);
+  void SetUsage(const engine::Usage& usage) { usage_ = usage; }
+  bool NextPart(std::string& out);
+  // What is kept for each token of an answer whose `top` likeliest are reported, at most.
+  static uint64_t KeptBytesPerToken(std::optional<uint32_t> top);
 
  private:
   struct Choice {
-    std::string text;
-    Json logprobs;              // of the whole answer
+    engine::Piece kept;         // of the whole answer
     size_t logprob_offset = 0;  // bytes of text before the next token, for kText
-    std::string finish_reason;
   };
+  // The lists of a choice's log-probabilities, one after the other.
+  std::vector<std::string> ListNames() const;
+  Json ListElement(size_t list, const Choice& choice, size_t token);
+  std::string BeginChoice(uint32_t index) const;
+  std::string EndChoice(uint32_t index) const;
+  Json ChatEntry(const engine::Piece& piece, size_t token) const;
+  Json TopOf(const sample::LogProbs& logprobs) const;
+  void NextOfLists(std::string& out);
 
   Json Envelope(const char* object) const;
   Json Chunk(Json choice) const;
@@ -67,6 +78,12 @@ class ResponseWriter {
   const ResponseHead head_;
   const tokenizer::Tokenizer& tokenizer_;
   std::vector<Choice> choices_;
+  engine::Usage usage_;
+  // Where NextPart() is.
+  enum class Part : uint8_t { kBegin, kChoice, kLists, kEnd, kDone } part_ = Part::kBegin;
+  uint32_t choice_ = 0;
+  size_t list_ = 0;
+  size_t token_ = 0;
 };
 
 }  // namespace tael::server

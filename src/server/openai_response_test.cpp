@@ -41,6 +41,13 @@ Piece TokenPiece(char byte, float logprob) {
   return piece;
 }
 
+Json Whole(ResponseWriter& writer) {
+  std::string text;
+  while (writer.NextPart(text)) {
+  }
+  return Json::parse(text);
+}
+
 // The data of every event.
 std::vector<std::string> DataOf(const std::string& events) {
   std::vector<std::string> out;
@@ -101,7 +108,7 @@ TEST(OpenAiResponse, AStreamPutTogetherIsTheWholeAnswer) {
                                         : choice["text"].get<std::string>();
       if (!choice["finish_reason"].is_null()) finishes[index].push_back(choice["finish_reason"]);
     }
-    const Json answer = whole.writer.Whole({});
+    const Json answer = Whole(whole.writer);
     for (size_t i = 0; i < 2; ++i) {
       const Json& choice = answer["choices"][i];
       EXPECT_EQ(texts[i], api == Api::kChat ? choice["message"]["content"] : choice["text"]);
@@ -133,7 +140,7 @@ TEST(OpenAiResponse, ChatLogprobsNameTokensAndBytes) {
   Case one(Api::kChat, 1, true);
   one.writer.Keep(TokenPiece('a', -0.5f));
   one.writer.Keep(TokenPiece('b', -INFINITY));
-  const Json answer = one.writer.Whole({});
+  const Json answer = Whole(one.writer);
   const Json& content = answer["choices"][0]["logprobs"]["content"];
   ASSERT_EQ(content.size(), 2u);
   EXPECT_EQ(content[0]["token"], "a");
@@ -147,7 +154,7 @@ TEST(OpenAiResponse, TextLogprobsAreListsWithOffsets) {
   Case one(Api::kText, 1, true);
   one.writer.Keep(TokenPiece('a', -0.5f));
   one.writer.Keep(TokenPiece('b', -1.5f));
-  const Json answer = one.writer.Whole({});
+  const Json answer = Whole(one.writer);
   const Json& logprobs = answer["choices"][0]["logprobs"];
   EXPECT_EQ(logprobs["tokens"], Json::array({"a", "b"}));
   EXPECT_EQ(logprobs["token_logprobs"], Json::array({-0.5, -1.5}));
@@ -157,9 +164,9 @@ TEST(OpenAiResponse, TextLogprobsAreListsWithOffsets) {
 
 TEST(OpenAiResponse, LogprobsThatWereAskedForAreThereWithoutATokenToo) {
   Case chat(Api::kChat, 1, true), text(Api::kText, 1, true), off(Api::kChat, 1, false);
-  EXPECT_TRUE(chat.writer.Whole({})["choices"][0]["logprobs"]["content"].is_array());
-  EXPECT_TRUE(text.writer.Whole({})["choices"][0]["logprobs"]["tokens"].is_array());
-  EXPECT_TRUE(off.writer.Whole({})["choices"][0]["logprobs"].is_null());
+  EXPECT_TRUE(Whole(chat.writer)["choices"][0]["logprobs"]["content"].is_array());
+  EXPECT_TRUE(Whole(text.writer)["choices"][0]["logprobs"]["tokens"].is_array());
+  EXPECT_TRUE(Whole(off.writer)["choices"][0]["logprobs"].is_null());
 }
 
 TEST(OpenAiResponse, ATokenThatIsNoCharacterIsShownAsBytes) {

@@ -143,6 +143,20 @@ class Matrix(ServerCase):
             self.assertIsNone(chunk.usage)
             self.assertEqual(len(chunk.choices), 1)
 
+    def test_long_lists_of_logprobs_take_no_memory_beside_the_numbers(self):
+        def anonymous():
+            return self.server.get("/v1/memory").json["rss_anon_bytes"]
+
+        fields = {"messages": MESSAGES, "max_tokens": 1500, "logprobs": True, "top_logprobs": 20,
+                  "ignore_eos": True}
+        for _ in range(2):
+            before = anonymous()
+            reply = self.server.post("/v1/chat/completions", fields)
+            self.assertEqual(len(reply.json["choices"][0]["logprobs"]["content"]), 1500)
+        # As JSON in one piece it would take some 10 MB.
+        self.assertGreater(len(reply.body), 1_500_000)
+        self.assertLess(anonymous() - before, 1 << 20)
+
     def test_a_greedy_token_is_the_first_of_the_top(self):
         answer = self.client.chat.completions.create(
             model="any", messages=MESSAGES, max_tokens=8, temperature=0, logprobs=True,
