@@ -28,6 +28,7 @@ struct LayerShape {
   uint32_t head_dim = 0;
   uint32_t window = 0;  // tokens a query sees, itself included; 0 = all
   kernels::KvTypes type = kernels::KvType::kF16;
+  uint32_t sinks = 0;  // of the window, first tokens that are always seen (window_policy.h)
   bool operator==(const LayerShape&) const = default;
 };
 

@@ -11,11 +11,6 @@ namespace {
 
 constexpr uint32_t kTokens = kernels::kBlockTokens;
 
-// The first token that the query at position `length` sees; window 0 sees everything.
-uint32_t FirstVisible(uint32_t length, uint32_t window) {
-  return window == 0 || length < window ? 0 : length - window + 1;
-}
-
 }  // namespace
 
 Sequence::Sequence(const Geometry& geometry, BlockPool& pool)
@@ -29,7 +24,8 @@ Sequence::Sequence(Sequence&& other) noexcept
       pool_(other.pool_),
       tables_(std::exchange(other.tables_, {})),
       requests_(std::exchange(other.requests_, {})),
-      length_(std::exchange(other.length_, 0)) {}
+      length_(std::exchange(other.length_, 0)),
+      limits_(std::exchange(other.limits_, {})) {}
 
 Sequence& Sequence::operator=(Sequence&& other) noexcept {
   if (this == &other) return *this;
@@ -39,6 +35,7 @@ Sequence& Sequence::operator=(Sequence&& other) noexcept {
   tables_ = std::exchange(other.tables_, {});
   requests_ = std::exchange(other.requests_, {});
   length_ = std::exchange(other.length_, 0);
+  limits_ = std::exchange(other.limits_, {});
   return *this;
 }
 
@@ -52,11 +49,14 @@ void Sequence::ReleaseAll() {
 void Sequence::ReleaseFrom(size_t group, size_t first_block) {
   GroupTable& table = tables_[group];
   if (table.blocks.size() <= first_block) return;
-  const size_t first_live = std::max<size_t>(first_block, table.num_dropped);
-  for (size_t i = table.blocks.size(); i-- > first_live;) pool_->Release(table.blocks[i]);
+  for (size_t i = table.blocks.size(); i-- > first_block;) {
+    if (table.bases[i] != nullptr) pool_->Release(table.blocks[i]);
+  }
   table.blocks.resize(first_block);
   table.bases.resize(first_block);
-  table.num_dropped = std::min(table.num_dropped, static_cast<uint32_t>(first_block));
+  table.gap_begin = std::min(table.gap_begin, static_cast<uint32_t>(first_block));
+  table.gap_end = std::min(table.gap_end, static_cast<uint32_t>(first_block));
+  if (!table.has_gap()) table.gap_begin = table.gap_end = 0;
 }
 
 void Sequence::ReserveTables(uint32_t max_tokens) {
@@ -117,32 +117,114 @@ void Sequence::Commit(uint32_t num_tokens) {
   for (const GroupTable& table : tables_) {
     TAEL_CHECK(uint64_t{length_} + num_tokens <= uint64_t{table.blocks.size()} * kTokens);
   }
-  length_ += num_tokens;
   for (size_t i = 0; i < tables_.size(); ++i) {
-    GroupTable& table = tables_[i];
-    const uint32_t visible = FirstVisible(length_, geometry_->groups[i].shape.window);
-    while (table.num_dropped < visible / kTokens) {
-      const uint32_t block = table.num_dropped++;
-      pool_->Release(table.blocks[block]);
-      table.blocks[block] = kNullBlock;
-      table.bases[block] = nullptr;
-    }
+    const uint32_t first = FirstOfItsOwn(i);
+    if (first < length_ + num_tokens) limits_.intact = std::min(limits_.intact, first);
   }
+  length_ += num_tokens;
+  for (size_t i = 0; i < tables_.size(); ++i) DropHidden(i);
+}
+
+// The first token from length() on that sees another part of the text than the geometry says.
+uint32_t Sequence::FirstOfItsOwn(size_t group) const {
+  const GroupId id{static_cast<uint32_t>(group)};
+  const LayerShape& shape = geometry_->groups[group].shape;
+  const Window usual = shape.window == 0 ? Window{} : Window{shape.window, shape.sinks};
+  const Window now = window(id);
+  if (tables_[group].horizon > usual.FirstVisible(length_)) return length_;
+  return now == usual ? UINT32_MAX : std::max(length_, now.tokens);
+}
+
+void Sequence::DropBlock(GroupTable& table, size_t block) {
+  pool_->Release(table.blocks[block]);
+  table.blocks[block] = kNullBlock;
+  table.bases[block] = nullptr;
+}
+
+// Widens the gap to all blocks that the next query does not see.
+void Sequence::DropHidden(size_t group) {
+  const GroupId id{static_cast<uint32_t>(group)};
+  GroupTable& table = tables_[group];
+  const uint32_t begin = CeilDiv(window(id).sinks, kTokens);
+  const uint32_t end = FirstVisible(id, length_) / kTokens;
+  if (!table.has_gap()) {
+    if (end <= begin) return;
+    table.gap_begin = table.gap_end = begin;
+  }
+  while (table.gap_end < end) DropBlock(table, table.gap_end++);
+  while (table.gap_begin > begin) DropBlock(table, --table.gap_begin);
+}
+
+void Sequence::PinFirst(uint32_t tokens) {
+  TAEL_CHECK(length_ == 0);
+  limits_.pinned = tokens;
+}
+
+void Sequence::LimitWindow(uint32_t tokens) {
+  if (tokens == limits_.window) return;
+  for (size_t i = 0; i < tables_.size(); ++i) {
+    tables_[i].horizon = FirstVisible(GroupId{static_cast<uint32_t>(i)}, length_);
+  }
+  limits_.window = tokens;
+  for (size_t i = 0; i < tables_.size(); ++i) DropHidden(i);
+}
+
+Window Sequence::window(GroupId group) const {
+  const LayerShape& shape = geometry_->group(group).shape;
+  Window out{shape.window, shape.sinks};
+  if (limits_.window != 0 && (out.tokens == 0 || limits_.window < out.tokens)) {
+    out.tokens = limits_.window;
+  }
+  if (out.tokens == 0) return {};
+  if (out.sinks != 0) out.sinks = std::max(out.sinks, std::min(limits_.pinned, out.tokens / 2));
+  const GroupTable& table = tables_[static_cast<size_t>(group)];
+  if (table.has_gap()) out.sinks = std::min(out.sinks, table.gap_begin * kTokens);
+  out.sinks = std::min(out.sinks, out.tokens - 1);
+  return out;
+}
+
+uint32_t Sequence::FirstVisible(GroupId group, uint32_t position) const {
+  return std::max(window(group).FirstVisible(position),
+                  tables_[static_cast<size_t>(group)].horizon);
+}
+
+uint32_t Sequence::hidden_tokens() const {
+  uint32_t hidden = length_;
+  for (size_t i = 0; i < tables_.size() && hidden > 0; ++i) {
+    const GroupId group{static_cast<uint32_t>(i)};
+    const uint32_t first = FirstVisible(group, length_ - 1);
+    hidden = std::min(hidden, first - std::min(first, window(group).sinks));
+  }
+  return hidden;
+}
+
+uint32_t Sequence::intact_tokens() const { return std::min(length_, limits_.intact); }
+
+// Whether the query at `length` finds what its window shows.
+bool Sequence::Sees(size_t group, uint32_t length) const {
+  const GroupTable& table = tables_[group];
+  const uint32_t first = window(GroupId{static_cast<uint32_t>(group)}).FirstVisible(length);
+  if (first >= length) return true;
+  if (table.has_gap() && length <= table.gap_begin * kTokens) return true;
+  return first >= table.horizon && (!table.has_gap() || first / kTokens >= table.gap_end);
 }
 
 bool Sequence::CanTruncate(uint32_t length) const {
-  if (length > length_) return false;
+  if (length >= length_) return length == length_;
   for (size_t i = 0; i < tables_.size(); ++i) {
-    const uint32_t visible = FirstVisible(length, geometry_->groups[i].shape.window);
-    if (visible < length && visible / kTokens < tables_[i].num_dropped) return false;
+    if (!Sees(i, length)) return false;
   }
   return true;
 }
 
 void Sequence::Truncate(uint32_t length) {
   TAEL_CHECK(CanTruncate(length));
-  for (size_t i = tables_.size(); i-- > 0;) ReleaseFrom(i, CeilDiv(length, kTokens));
+  for (size_t i = tables_.size(); i-- > 0;) {
+    ReleaseFrom(i, CeilDiv(length, kTokens));
+    if (length < tables_[i].horizon) tables_[i].horizon = 0;
+  }
   length_ = length;
+  if (length <= limits_.intact) limits_.intact = UINT32_MAX;
 }
 
 Sequence Sequence::Fork() const {
@@ -153,10 +235,15 @@ Sequence Sequence::Fork() const {
     const auto end = static_cast<ptrdiff_t>(num_blocks);
     fork.tables_[i] = {.blocks = {table.blocks.begin(), table.blocks.begin() + end},
                        .bases = {table.bases.begin(), table.bases.begin() + end},
-                       .num_dropped = table.num_dropped};
-    for (size_t b = table.num_dropped; b < num_blocks; ++b) pool_->AddRef(table.blocks[b]);
+                       .gap_begin = table.gap_begin,
+                       .gap_end = table.gap_end,
+                       .horizon = table.horizon};
+    for (size_t b = 0; b < num_blocks; ++b) {
+      if (table.bases[b] != nullptr) pool_->AddRef(table.blocks[b]);
+    }
   }
   fork.length_ = length_;
+  fork.limits_ = limits_;
   return fork;
 }
 
@@ -166,8 +253,10 @@ void Sequence::AppendShared(std::span<const BlockId> row) {
     GroupTable& table = tables_[i];
     TAEL_CHECK(table.blocks.size() == length_ / kTokens);
     if (row[i] == kNullBlock) {
-      TAEL_CHECK(table.num_dropped == table.blocks.size());
-      ++table.num_dropped;
+      const auto end = static_cast<uint32_t>(table.blocks.size());
+      if (!table.has_gap()) table.gap_begin = table.gap_end = end;
+      TAEL_CHECK(table.gap_end == end);
+      ++table.gap_end;
     } else {
       pool_->AddRef(row[i]);
     }
@@ -178,7 +267,8 @@ void Sequence::AppendShared(std::span<const BlockId> row) {
 }
 
 bool Sequence::Needs(GroupId group, uint32_t block, uint32_t length) const {
-  return block >= FirstVisible(length, geometry_->group(group).shape.window) / kTokens;
+  return block < CeilDiv(window(group).sinks, kTokens) ||
+         block >= FirstVisible(group, length) / kTokens;
 }
 
 void Sequence::Follow(std::span<const BlockPool::Move> moves) {
@@ -194,13 +284,17 @@ void Sequence::Follow(std::span<const BlockPool::Move> moves) {
 
 Sequence::View Sequence::Blocks(GroupId group) const {
   const GroupTable& table = tables_[static_cast<size_t>(group)];
-  return {std::span(table.bases).subspan(table.num_dropped), table.num_dropped * kTokens};
+  const std::span bases(table.bases);
+  const size_t pinned = CeilDiv(window(group).sinks, kTokens);
+  return {.sinks = bases.first(std::min(pinned, bases.size())),
+          .blocks = bases.subspan(table.gap_end),
+          .first_token = table.gap_end * kTokens};
 }
 
 std::byte* Sequence::MutableBlock(GroupId group, uint32_t token) const {
   const GroupTable& table = tables_[static_cast<size_t>(group)];
   const uint32_t block = token / kTokens;
-  TAEL_CHECK(block >= table.num_dropped && block < table.blocks.size());
+  TAEL_CHECK(block < table.blocks.size() && table.bases[block] != nullptr);
   TAEL_CHECK(pool_->refs(table.blocks[block]) == 1);  // nobody writes what others read
   return pool_->data(table.blocks[block]);
 }
@@ -212,7 +306,8 @@ std::span<const BlockId> Sequence::table(GroupId group) const {
 uint64_t Sequence::bytes_in_use() const {
   uint64_t bytes = 0;
   for (size_t i = 0; i < tables_.size(); ++i) {
-    const uint64_t live = tables_[i].blocks.size() - tables_[i].num_dropped;
+    const uint64_t dropped = tables_[i].gap_end - tables_[i].gap_begin;
+    const uint64_t live = tables_[i].blocks.size() - dropped;
     bytes += live * geometry_->groups[i].block_bytes;
   }
   return bytes;

@@ -1,10 +1,13 @@
 // The KV of one sequence: a block table per layer group.
 //
-//   tokens   0 ........ first_visible(group) ........ length-1 | length .. capacity-1
-//            dropped blocks (kNullBlock)   live blocks         | allocated, not yet filled
+//   tokens   0 .. sinks-1 | ......... | first visible ........ length-1 | length .. capacity-1
+//            live blocks  | dropped   | live blocks                     | allocated, not yet filled
+//                     gap_begin    gap_end
 //
 // Tables are append-only: a dropped position keeps its place as kNullBlock, so logical block index
-// = token / 16 for ever, and dropping is moving a head index (O(1), no memmove).
+// = token / 16 for ever, and dropping is moving the gap's end (O(1), no memmove). What is dropped
+// follows from the windows of the geometry (window_policy.h), which a sequence may narrow for
+// itself.
 //
 // Blocks may be shared with other sequences and with the prefix index (prefix_index.h). A shared
 // block is never written: a sequence that has to fill the rest of one gets a copy in Extend().
@@ -21,6 +24,7 @@
 #include "base/result.h"
 #include "kv/block_pool.h"
 #include "kv/layer_group.h"
+#include "kv/window_policy.h"
 
 namespace tael::kv {
 
@@ -44,6 +48,22 @@ class Sequence {
   // Declares `num_tokens` of the room filled, then frees the blocks of windowed groups that no
   // later query can see. Requires: Extend() made the room.
   void Commit(uint32_t num_tokens);
+
+  // The first `tokens` (a system prompt) stay like sinks where there are sinks, but fill at most
+  // half of a window. Requires: length() == 0.
+  void PinFirst(uint32_t tokens);
+  // From the next query on no window is wider than `tokens` (0: than the policy's); frees at once
+  // what no longer is seen. What is gone stays gone: lifting the limit lets the window grow again.
+  void LimitWindow(uint32_t tokens);
+  // What queries see of a group now.
+  Window window(GroupId group) const;
+  // The first token that the query at `position` sees for being recent. Before it: the sinks.
+  uint32_t FirstVisible(GroupId group, uint32_t position) const;
+  // How many of its tokens the last one saw in no layer.
+  uint32_t hidden_tokens() const;
+  // Tokens 0 .. n-1 have the KV that any sequence of this geometry would give them; what PinFirst()
+  // and LimitWindow() show or hide differs for those behind. Only so many may be shared.
+  uint32_t intact_tokens() const;
   // Forgets tokens from the end; frees blocks that become empty, and room that was never filled.
   // Speculation extends for the whole draft, commits what was accepted and truncates to length().
   // Requires: CanTruncate(length).
@@ -59,7 +79,7 @@ class Sequence {
   Sequence Fork() const;
   // Appends 16 tokens whose KV somebody else holds: a block for each group, which gets one more
   // reference, or kNullBlock where the group has dropped them. Requires: length() is a multiple of
-  // 16, there is no room after it, and no null follows a group's first block.
+  // 16, there is no room after it, and the nulls of a group follow one another.
   void AppendShared(std::span<const BlockId> row);
   // Whether the query at `length`, or any later one, may look at this block of the group.
   bool Needs(GroupId group, uint32_t block, uint32_t length) const;
@@ -67,11 +87,13 @@ class Sequence {
   // Takes over where the pool has moved blocks to (BlockPool::Compact).
   void Follow(std::span<const BlockPool::Move> moves);
 
-  // Base addresses of the live blocks of a group in token order, and the token index of the first
-  // slot of the first of them. Valid until the next non-const call. [first live .. capacity)
+  // Base addresses of the live blocks of a group in token order, in two runs: [0, sinks), and
+  // [first_token, capacity), which holds the first one too as long as nothing was dropped. Valid
+  // until the next non-const call.
   struct View {
+    std::span<const std::byte* const> sinks;
     std::span<const std::byte* const> blocks;
-    uint32_t first_token = 0;  // multiple of 16
+    uint32_t first_token = 0;  // of blocks[0]: multiple of 16
   };
   View Blocks(GroupId group) const;
   // The block that holds `token` of a group. Requires: live, and this sequence's alone.
@@ -85,18 +107,33 @@ class Sequence {
   struct GroupTable {
     std::vector<BlockId> blocks;
     std::vector<const std::byte*> bases;  // bases[i] belongs to blocks[i]; null where dropped
-    uint32_t num_dropped = 0;             // the head index, in blocks
+    uint32_t gap_begin = 0;               // blocks [gap_begin, gap_end) are dropped
+    uint32_t gap_end = 0;
+    uint32_t horizon = 0;  // tokens behind the sinks and before this were given up for good
+
+    bool has_gap() const { return gap_begin < gap_end; }
+  };
+  // What a sequence has beyond the geometry's windows.
+  struct Limits {
+    uint32_t pinned = 0;           // tokens of PinFirst()
+    uint32_t window = 0;           // of LimitWindow(); 0: none
+    uint32_t intact = UINT32_MAX;  // the first token that saw what others would not
   };
   bool TailIsShared(const GroupTable& table) const;
   void TakeCopyOfTail(size_t group, size_t copy);
   void ReleaseFrom(size_t group, size_t first_block);
   void ReleaseAll();
+  void DropBlock(GroupTable& table, size_t block);
+  void DropHidden(size_t group);
+  bool Sees(size_t group, uint32_t length) const;
+  uint32_t FirstOfItsOwn(size_t group) const;
 
   const Geometry* geometry_ = nullptr;
   BlockPool* pool_ = nullptr;
   std::vector<GroupTable> tables_;
   std::vector<BlockPool::Request> requests_;  // scratch of Extend(): one per group
   uint32_t length_ = 0;
+  Limits limits_;
 };
 
 // Bytes of the blocks that these sequences hold between them, each counted once.

@@ -265,5 +265,166 @@ TEST_F(SequenceTest, FollowsItsBlocksWhenThePoolMovesThem) {
   }
 }
 
+// ---- windows with sinks ----
+
+struct SinkTest : SequenceTest {
+  // The local group: 40 tokens, of which the first 20 stay; 20 recent ones.
+  void SetUp() override {
+    geometry.groups[1].shape.sinks = 20;
+    Make(256, 32);
+  }
+  std::vector<int> Dropped(const Sequence& sequence) const {
+    std::vector<int> out;
+    for (size_t i = 0; i < sequence.table(kLocal).size(); ++i) {
+      if (sequence.table(kLocal)[i] == kNullBlock) out.push_back(static_cast<int>(i));
+    }
+    return out;
+  }
+};
+
+TEST_F(SinkTest, TheGapOpensBehindThePinnedBlocksAndItsEndMovesOn) {
+  Sequence sequence(geometry, *pool);
+  Append(sequence, 66);  // the next query sees 47..66
+  EXPECT_THAT(Dropped(sequence), ElementsAre());
+  EXPECT_EQ(sequence.Blocks(kLocal).first_token, 0u);
+  Append(sequence, 1);  // 48..67, and 0..19 in blocks 0 and 1
+  EXPECT_THAT(Dropped(sequence), ElementsAre(2));
+  Append(sequence, 500);
+  const auto view = sequence.Blocks(kLocal);
+  EXPECT_EQ(view.first_token, 544u);  // 567 - 19 = 548
+  EXPECT_EQ(view.sinks.size(), 2u);
+  EXPECT_EQ(view.sinks[1], pool->data(sequence.table(kLocal)[1]));
+  EXPECT_EQ(view.blocks.size(), 2u);
+  EXPECT_EQ(sequence.bytes_in_use(), (36 + 4) * kBlock);
+  EXPECT_EQ(in_use(), 36u + 4u);
+}
+
+TEST_F(SinkTest, HowManyTokensComeAtOnceMakesNoDifference) {
+  Sequence one(geometry, *pool), many(geometry, *pool);
+  for (int i = 0; i < 350; ++i) Append(one, 1);
+  Append(many, 349);
+  Append(many, 1);
+  EXPECT_EQ(Dropped(one), Dropped(many));
+  EXPECT_EQ(one.bytes_in_use(), many.bytes_in_use());
+  EXPECT_EQ(one.hidden_tokens(), 0u);  // the other group sees all
+}
+
+TEST_F(SinkTest, ItCanGoBackToWhatItsSinksHoldAndNoFurtherThanItsWindow) {
+  Sequence sequence(geometry, *pool);
+  Append(sequence, 300);                   // blocks from 281 / 16 = 17 on
+  EXPECT_TRUE(sequence.CanTruncate(291));  // sees 272..291
+  EXPECT_FALSE(sequence.CanTruncate(290));
+  EXPECT_FALSE(sequence.CanTruncate(33));
+  EXPECT_TRUE(sequence.CanTruncate(32));  // the pinned blocks
+  sequence.Truncate(291);
+  EXPECT_EQ(Dropped(sequence).size(), 15u);
+  sequence.Truncate(25);
+  EXPECT_THAT(Dropped(sequence), ElementsAre());
+  EXPECT_EQ(in_use(), 4u);
+  Append(sequence, 30);
+  EXPECT_EQ(sequence.Blocks(kLocal).blocks.size(), 4u);
+  EXPECT_EQ(sequence.Blocks(kLocal).first_token, 0u);
+}
+
+TEST_F(SinkTest, AnIdleSequenceHoldsItsSinksAndItsWindowAndNotMore) {
+  for (uint32_t window : {17u, 40u, 64u, 100u}) {
+    for (uint32_t sinks : {1u, 4u, 16u}) {
+      geometry = TwoGroups(window);
+      geometry.groups[1].shape.sinks = sinks;
+      Make(512, 32);
+      Sequence sequence(geometry, *pool);
+      std::mt19937 random(window + sinks);
+      while (sequence.length() < 2000) {
+        Append(sequence, 1 + Below(random, 3 * window + 5));
+        const uint32_t length = sequence.length();
+        const uint32_t first = length < window - sinks ? 0 : length - (window - sinks) + 1;
+        const uint32_t pinned = (sinks + 15) / 16;
+        const uint32_t all = (length + 15) / 16;
+        const uint32_t want = first / 16 <= pinned ? all : pinned + all - first / 16;
+        ASSERT_EQ(in_use() - sequence.table(kFull).size(), want);
+        ASSERT_EQ(sequence.FirstVisible(kLocal, length), first);
+      }
+    }
+  }
+}
+
+TEST_F(SinkTest, ATighterLimitFreesAtOnceAndLiftingItLetsTheWindowGrowAgain) {
+  Sequence sequence(geometry, *pool);
+  Append(sequence, 300);
+  EXPECT_EQ(sequence.hidden_tokens(), 0u);
+  EXPECT_EQ(in_use(), 19u + 4u);
+  sequence.LimitWindow(36);  // both groups; the full one had no sinks to keep
+  EXPECT_EQ(sequence.window(kFull), (Window{36, 0}));
+  EXPECT_EQ(sequence.window(kLocal), (Window{36, 20}));
+  EXPECT_EQ(in_use(), 3u + 4u);  // 265.. and 0..19, 285..
+  EXPECT_EQ(sequence.FirstVisible(kFull, 300), 265u);
+  EXPECT_FALSE(sequence.CanTruncate(299 - 40));
+  Append(sequence, 10);
+  sequence.LimitWindow(0);
+  EXPECT_EQ(sequence.window(kFull), Window{});
+  // What was given up stays so; from there on everything is seen.
+  EXPECT_EQ(sequence.FirstVisible(kFull, 310), 275u);
+  EXPECT_EQ(sequence.FirstVisible(kFull, 900), 275u);
+  EXPECT_EQ(sequence.FirstVisible(kLocal, 310), 295u);
+  Append(sequence, 100);
+  EXPECT_EQ(sequence.FirstVisible(kLocal, 410), 391u);
+  EXPECT_FALSE(sequence.CanTruncate(400));
+  EXPECT_TRUE(sequence.CanTruncate(410));
+  EXPECT_TRUE(sequence.CanTruncate(0));
+  sequence.Truncate(0);
+  EXPECT_EQ(sequence.FirstVisible(kFull, 900), 0u);
+}
+
+TEST_F(SinkTest, PinnedTokensStayLikeSinksInHalfOfTheWindow) {
+  geometry = TwoGroups(200);
+  geometry.groups[0].shape = {.window = 64, .sinks = 4};
+  geometry.groups[1].shape.sinks = 4;
+  Make(256, 32);
+  Sequence sequence(geometry, *pool);
+  sequence.PinFirst(70);
+  EXPECT_EQ(sequence.window(kFull), (Window{64, 32}));
+  EXPECT_EQ(sequence.window(kLocal), (Window{200, 70}));
+  Append(sequence, 1000);
+  EXPECT_EQ(sequence.Blocks(kLocal).sinks.size(), 5u);
+  EXPECT_EQ(sequence.hidden_tokens(), 800u);
+  sequence.LimitWindow(80);  // and of a smaller one: fewer
+  EXPECT_EQ(sequence.window(kLocal), (Window{80, 40}));
+  EXPECT_EQ(sequence.Blocks(kLocal).sinks.size(), 3u);
+  EXPECT_NE(sequence.table(kLocal)[2], kNullBlock);
+  EXPECT_EQ(sequence.table(kLocal)[3], kNullBlock);
+  EXPECT_EQ(sequence.hidden_tokens(), 920u);
+}
+
+TEST_F(SinkTest, TokensAreIntactUntilTheSequencesOwnLimitsShowSomethingElse) {
+  Sequence plain(geometry, *pool);
+  Append(plain, 400);
+  EXPECT_EQ(plain.intact_tokens(), 400u);  // the window is everybody's
+  plain.LimitWindow(36);
+  EXPECT_EQ(plain.intact_tokens(), 400u);
+  Append(plain, 1);
+  EXPECT_EQ(plain.intact_tokens(), 400u);
+  plain.LimitWindow(0);
+  Append(plain, 1);  // the full group lacks what was dropped
+  EXPECT_EQ(plain.intact_tokens(), 400u);
+  plain.Truncate(0);
+  Append(plain, 20);
+  EXPECT_EQ(plain.intact_tokens(), 20u);
+
+  Sequence limited(geometry, *pool);
+  limited.LimitWindow(36);
+  Append(limited, 36);
+  EXPECT_EQ(limited.intact_tokens(), 36u);  // 35 still saw all
+  Append(limited, 100);
+  EXPECT_EQ(limited.intact_tokens(), 36u);
+
+  geometry.groups[1].shape = {.window = 100, .sinks = 4};
+  Sequence pinned(geometry, *pool);
+  pinned.PinFirst(30);
+  Append(pinned, 90);
+  EXPECT_EQ(pinned.intact_tokens(), 90u);
+  Append(pinned, 90);
+  EXPECT_EQ(pinned.intact_tokens(), 100u);
+}
+
 }  // namespace
 }  // namespace tael::kv
