@@ -46,11 +46,37 @@ void MergeRow(const PieceView& into, const PieceView& piece, size_t row) {
 // Consecutive queries of one sequence and one KV head: rows are (token, head of the group).
 struct QueryTile {
   const kv::Sequence* sequence;
-  const float* queries;     // [num_tokens * group, query_stride]
-  size_t query_stride;      // head_dim, or what LayerAttention::Ready() made of it
+  const float* queries;     // [num_tokens * group, head_dim]
+  size_t first_row;         // of the batch
   uint32_t first_position;  // of the first token
   uint32_t num_tokens;
   uint32_t kv_head;
+
+  uint32_t last_position() const { return first_position + num_tokens - 1; }
+};
+
+// A tile's queries as the keys' type wants them, row after row.
+struct ReadyQueries {
+  const float* data;
+  size_t stride;
+};
+
+// The pieces that a tile looks at: those of the sinks, where the layer has a window, and those of
+// the recent tokens. Sinks have pieces of their own from the first token on, so that what is added
+// to what is the same before and after tokens between the two were dropped.
+struct Pieces {
+  uint32_t num_sinks = 0;     // pieces of sinks
+  uint32_t first_recent = 0;  // piece [first_recent * kKeysPerPiece, ...) follows them
+  uint32_t count = 0;         // of both
+};
+
+// The sinks, or what follows them. Blocks lie side by side; the first holds token `first_token`.
+struct Run {
+  bool sinks;
+  std::span<const std::byte* const> blocks;
+  uint32_t first_token;
+  uint32_t begin;  // tokens [begin, end)
+  uint32_t end;
 };
 
 class LayerAttention {
@@ -71,55 +97,34 @@ class LayerAttention {
   size_t head_dim() const { return model_.head_dim; }
   const ThreadScratch& scratch() const { return scratch_; }
 
-  // First key that the query at `position` sees.
-  uint32_t FirstVisible(uint32_t position) const {
-    const uint32_t window = layer_.window;
-    return window != 0 && position + 1 > window ? position + 1 - window : 0;
+  Pieces PiecesOf(const QueryTile& tile) const {
+    const uint32_t sinks = NumSinks(tile);
+    const uint32_t last = tile.last_position();
+    const uint32_t first = std::max(FirstVisible(tile, tile.first_position), sinks);
+    Pieces pieces{.num_sinks = CeilDiv(std::min(sinks, last + 1), kKeysPerPiece),
+                  .first_recent = first / kKeysPerPiece};
+    pieces.count = pieces.num_sinks;
+    if (first <= last) pieces.count += last / kKeysPerPiece + 1 - pieces.first_recent;
+    return pieces;
   }
 
-  // The tile with its queries as the keys' type wants them, in the thread's scratch where that is
-  // not what they are: pieces share the work.
-  QueryTile Ready(QueryTile tile) const {
-    if (keys_.pack_q == nullptr) return tile;
-    const size_t stride = kernels::PackedQueryFloats(head_dim());
-    for (size_t r = 0; r < size_t{tile.num_tokens} * group_size(); ++r) {
-      keys_.pack_q(tile.queries + r * tile.query_stride, head_dim(), scratch_.queries + r * stride);
-    }
-    tile.queries = scratch_.queries;
-    tile.query_stride = stride;
-    return tile;
+  // In the thread's scratch where they are not what the tile has: pieces share the work.
+  ReadyQueries Ready(const QueryTile& tile) const {
+    return Pack(tile.queries, NumRows(tile), scratch_.queries);
   }
 
-  // Attention of a tile that is Ready() over one piece of its context, into `out`.
-  void AttendPiece(const QueryTile& tile, uint32_t piece, const PieceView& out) const {
+  // Attention of a tile, whose queries are Ready(), over its piece `index`, into `out`.
+  void AttendPiece(const QueryTile& tile, const ReadyQueries& queries, const Pieces& pieces,
+                   uint32_t index, const PieceView& out) const {
     const kv::Sequence::View view = tile.sequence->Blocks(place_.group);
-    const uint32_t last = tile.first_position + tile.num_tokens - 1;
-    const uint32_t begin = std::max(piece * kKeysPerPiece, view.first_token);
-    const uint32_t end = std::min((piece + 1) * kKeysPerPiece, last + 1);
-    const size_t rows = size_t{tile.num_tokens} * group_size();
-    if (begin >= end) {
-      for (size_t r = 0; r < rows; ++r) out.max(r) = kNothing;
-      return;
+    const uint32_t sinks = NumSinks(tile);
+    if (index < pieces.num_sinks) {
+      AttendRun({true, view.sinks, 0, 0, sinks}, tile, SinkQueries(tile, queries), index, out);
+    } else {
+      const uint32_t piece = pieces.first_recent + index - pieces.num_sinks;
+      const Run run{false, view.blocks, view.first_token, sinks, UINT32_MAX};
+      AttendRun(run, tile, queries, piece, out);
     }
-    kernels::AttendCall call{};
-    call.blocks = view.blocks.data() + (begin - view.first_token) / kernels::kBlockTokens;
-    call.tile_offset = place_.layer_offset + tile.kv_head * group_.head_bytes;
-    call.num_tokens = end - begin;
-    call.head_dim = head_dim();
-    call.num_rows = rows;
-    call.q = tile.queries;
-    call.q_stride = tile.query_stride;
-    call.scores = scratch_.scores;
-    call.score_stride = kKeysPerPiece;
-    scores_(call);
-    for (size_t r = 0; r < rows; ++r) {
-      const auto position = tile.first_position + static_cast<uint32_t>(r) / group_size();
-      SoftmaxRow(call.scores + r * kKeysPerPiece, begin, end, position, out, r);
-    }
-    call.tile_offset += group_.k_tile_bytes;
-    call.out = out.values(0);
-    call.out_stride = head_dim() + 2;
-    values_.values(call);
   }
 
   // A merged row as it leaves attention: quantised values were stored rotated.
@@ -138,26 +143,129 @@ class LayerAttention {
     return exact && keys.exact_scores != nullptr ? keys.exact_scores : keys.scores;
   }
 
-  // Masks, softcaps and exponentiates the scores of keys [begin, end) for one row.
-  void SoftmaxRow(float* scores, uint32_t begin, uint32_t end, uint32_t position,
-                  const PieceView& out, size_t row) const {
-    const uint32_t lo = std::clamp(FirstVisible(position), begin, end);
-    const uint32_t hi = std::clamp(position + 1, lo, end);
-    std::fill(scores, scores + (lo - begin), kNothing);
-    std::fill(scores + (hi - begin), scores + (end - begin), kNothing);
+  size_t NumRows(const QueryTile& tile) const { return size_t{tile.num_tokens} * group_size(); }
+
+  // Queries of [rows, head_dim] into `out`, if they have to be packed.
+  ReadyQueries Pack(const float* queries, size_t rows, float* out) const {
+    if (keys_.pack_q == nullptr) return {queries, head_dim()};
+    const size_t stride = kernels::PackedQueryFloats(head_dim());
+    for (size_t r = 0; r < rows; ++r) {
+      keys_.pack_q(queries + r * head_dim(), head_dim(), out + r * stride);
+    }
+    return {out, stride};
+  }
+
+  uint32_t NumSinks(const QueryTile& tile) const {
+    return tile.sequence->window(place_.group).sinks;
+  }
+  uint32_t FirstVisible(const QueryTile& tile, uint32_t position) const {
+    return tile.sequence->FirstVisible(place_.group, position);
+  }
+
+  void AttendRun(const Run& run, const QueryTile& tile, const ReadyQueries& queries,
+                 uint32_t piece, const PieceView& out) const {
+    const uint32_t run_begin = run.begin - run.begin % uint32_t{kernels::kBlockTokens};
+    const uint32_t begin = std::max({piece * kKeysPerPiece, run.first_token, run_begin});
+    const uint32_t end = std::min({(piece + 1) * kKeysPerPiece, tile.last_position() + 1, run.end});
+    const size_t rows = NumRows(tile);
+    if (begin >= end) {
+      for (size_t r = 0; r < rows; ++r) out.max(r) = kNothing;
+      return;
+    }
+    kernels::AttendCall call{};
+    call.blocks = run.blocks.data() + (begin - run.first_token) / kernels::kBlockTokens;
+    call.tile_offset = place_.layer_offset + tile.kv_head * group_.head_bytes;
+    call.num_tokens = end - begin;
+    call.head_dim = head_dim();
+    call.num_rows = rows;
+    call.q = queries.data;
+    call.q_stride = queries.stride;
+    call.scores = scratch_.scores;
+    call.score_stride = kKeysPerPiece;
+    scores_(call);
+    for (size_t r = 0; r < rows; ++r) {
+      const auto position = tile.first_position + static_cast<uint32_t>(r) / group_size();
+      uint32_t first = run.begin;
+      if (!run.sinks) first = std::max(first, FirstVisible(tile, position));
+      SoftmaxRow(call.scores + r * kKeysPerPiece, {begin, end}, {first, position + 1}, out, r);
+    }
+    call.tile_offset += group_.k_tile_bytes;
+    call.out = out.values(0);
+    call.out_stride = head_dim() + 2;
+    values_.values(call);
+  }
+
+  struct Keys {
+    uint32_t begin;
+    uint32_t end;
+  };
+
+  // Masks, softcaps and exponentiates the scores of `keys` for one row, which sees `visible`.
+  void SoftmaxRow(float* scores, Keys keys, Keys visible, const PieceView& out, size_t row) const {
+    const uint32_t lo = std::clamp(visible.begin, keys.begin, keys.end) - keys.begin;
+    const uint32_t hi = std::clamp(visible.end, keys.begin + lo, keys.end) - keys.begin;
+    const uint32_t count = keys.end - keys.begin;
+    std::fill(scores, scores + lo, kNothing);
+    std::fill(scores + hi, scores + count, kNothing);
     std::fill_n(out.values(row), head_dim(), 0.0f);
     if (lo == hi) {
       out.max(row) = kNothing;
       out.sum(row) = 0;
-      std::fill(scores, scores + (end - begin), 0.0f);
+      std::fill(scores, scores + count, 0.0f);
       return;
     }
     const kernels::VectorTable& vec = pass_.kernels.vec;
     if (model_.attention_softcap > 0) {
-      vec.softcap(scores + (lo - begin), model_.attention_softcap, hi - lo);
+      vec.softcap(scores + lo, model_.attention_softcap, hi - lo);
     }
-    out.max(row) = vec.max(scores + (lo - begin), hi - lo);
-    out.sum(row) = vec.exp_sum(scores, out.max(row), end - begin);
+    out.max(row) = vec.max(scores + lo, hi - lo);
+    out.sum(row) = vec.exp_sum(scores, out.max(row), count);
+  }
+
+  // The tile's queries as the sinks see them. Past the trained context the distance to the sinks
+  // would grow on into rotations that the model has never met. Only the difference of two angles
+  // counts, so the query is turned back to where it would be if the window followed the sinks:
+  // position window - 1 (StreamingLLM's positions inside the cache, without rewriting a key).
+  // Queries for keys that are stored transformed are so, too, and turned in their own space.
+  ReadyQueries SinkQueries(const QueryTile& tile, const ReadyQueries& queries) const {
+    const uint32_t trained = model_.trained_context;
+    if (layer_.rope < 0 || group_.shape.window == 0 || tile.last_position() < trained) {
+      return queries;
+    }
+    const size_t rows = NumRows(tile);
+    std::copy_n(tile.queries, rows * head_dim(), scratch_.sink_queries);
+    const auto rotate = model_.rope_layout == model::RopeLayout::kPairs
+                            ? pass_.kernels.vec.rope_pairs
+                            : pass_.kernels.vec.rope_halves;
+    const size_t half = model_.rope_dims / 2;
+    const bool transformed = IsQuantised(group_.shape.type.k);
+    for (uint32_t t = 0; t < tile.num_tokens; ++t) {
+      if (tile.first_position + t < trained) continue;
+      FillTurn(tile.first_row + t, scratch_.head);
+      for (size_t r = 0; r < group_size(); ++r) {
+        float* query = scratch_.sink_queries + (t * group_size() + r) * head_dim();
+        if (transformed) pass_.kernels.vec.hadamard(query, head_dim());
+        rotate(query, scratch_.head, scratch_.head + half, half);
+        if (transformed) pass_.kernels.vec.hadamard(query, head_dim());
+      }
+    }
+    return Pack(scratch_.sink_queries, rows, scratch_.sink_queries + rows * head_dim());
+  }
+
+  // cos and sin of the angle from a row's position to the one that its sinks see; both tables carry
+  // the rotation's magnitude, which the query has already.
+  void FillTurn(size_t row, float* turn) const {
+    const size_t dims = model_.rope_dims, half = dims / 2;
+    const auto rope = static_cast<size_t>(layer_.rope);
+    const size_t group = static_cast<size_t>(place_.group);
+    const float* from = pass_.floats(Buffer::kRope) + (rope * pass_.rows.size() + row) * dims;
+    const float* to = pass_.sink_ropes.data() + (group * model_.ropes.size() + rope) * dims;
+    const float magnitude = model_.ropes[rope].magnitude;
+    const float scale = 1.0f / (magnitude * magnitude);
+    for (size_t i = 0; i < half; ++i) {
+      turn[i] = (to[i] * from[i] + to[half + i] * from[half + i]) * scale;
+      turn[half + i] = (to[half + i] * from[i] - to[i] * from[half + i]) * scale;
+    }
   }
 
   const Pass& pass_;
@@ -172,24 +280,22 @@ class LayerAttention {
 };
 
 // A tile's whole context, piece after piece; finished rows go to kAttended.
-void AttendTile(const Pass& pass, const LayerAttention& attention, const QueryTile& queries,
-                size_t first_row) {
-  const QueryTile tile = attention.Ready(queries);
+void AttendTile(const Pass& pass, const LayerAttention& attention, const QueryTile& tile) {
   const size_t dim = attention.head_dim();
   const uint32_t group = attention.group_size();
   const size_t rows = size_t{tile.num_tokens} * group;
   const PieceView merged{attention.scratch().merged, dim};
   const PieceView piece{attention.scratch().piece, dim};
   for (size_t r = 0; r < rows; ++r) merged.max(r) = kNothing;
-  const uint32_t first = attention.FirstVisible(tile.first_position) / kKeysPerPiece;
-  const uint32_t last = (tile.first_position + tile.num_tokens - 1) / kKeysPerPiece;
-  for (uint32_t p = first; p <= last; ++p) {
-    attention.AttendPiece(tile, p, piece);
+  const ReadyQueries queries = attention.Ready(tile);
+  const Pieces pieces = attention.PiecesOf(tile);
+  for (uint32_t p = 0; p < pieces.count; ++p) {
+    attention.AttendPiece(tile, queries, pieces, p, piece);
     for (size_t r = 0; r < rows; ++r) MergeRow(merged, piece, r);
   }
   const size_t width = size_t{pass.description().num_heads} * dim;
   for (size_t r = 0; r < rows; ++r) {
-    const size_t token = first_row + r / group;
+    const size_t token = tile.first_row + r / group;
     const size_t head = tile.kv_head * group + r % group;
     attention.Finish(merged, r, pass.floats(Buffer::kAttended) + token * width + head * dim);
   }
@@ -209,11 +315,11 @@ void AttendBatch(const Pass& pass, const LayerAttention& attention, size_t threa
         const size_t query = (h * pass.rows.size() + row) * group * attention.head_dim();
         const QueryTile tile{.sequence = chunk.sequence,
                              .queries = pass.floats(Buffer::kQueries) + query,
-                             .query_stride = attention.head_dim(),
+                             .first_row = row,
                              .first_position = pass.rows[row].position,
                              .num_tokens = std::min(tokens_per_tile, num_tokens - t),
                              .kv_head = h};
-        AttendTile(pass, attention, tile, row);
+        AttendTile(pass, attention, tile);
       }
     }
     chunk_row += num_tokens;
@@ -224,7 +330,7 @@ QueryTile SingleRowTile(const Pass& pass, const LayerAttention& attention, uint3
   const size_t query = size_t{kv_head} * attention.group_size() * attention.head_dim();
   return {.sequence = pass.chunks[0].sequence,
           .queries = pass.floats(Buffer::kQueries) + query,
-          .query_stride = attention.head_dim(),
+          .first_row = 0,
           .first_position = pass.rows[0].position,
           .num_tokens = 1,
           .kv_head = kv_head};
@@ -239,16 +345,15 @@ PieceView PartialOf(const Pass& pass, const LayerAttention& attention, uint32_t 
 }
 
 void AttendSingleRow(const Pass& pass, const LayerAttention& attention, size_t thread) {
-  const uint32_t position = pass.rows[0].position;
-  const uint32_t first = attention.FirstVisible(position) / kKeysPerPiece;
-  const uint32_t last = position / kKeysPerPiece;
   size_t unit = 0;
   for (uint32_t h = 0; h < attention.num_kv_heads(); ++h) {
-    std::optional<QueryTile> tile;
-    for (uint32_t p = first; p <= last; ++p, ++unit) {
+    const QueryTile tile = SingleRowTile(pass, attention, h);
+    const Pieces pieces = attention.PiecesOf(tile);
+    std::optional<ReadyQueries> queries;
+    for (uint32_t p = 0; p < pieces.count; ++p, ++unit) {
       if (unit % pass.team.size() != thread) continue;
-      if (!tile) tile = attention.Ready(SingleRowTile(pass, attention, h));
-      attention.AttendPiece(*tile, p, PartialOf(pass, attention, h, p - first));
+      if (!queries) queries = attention.Ready(tile);
+      attention.AttendPiece(tile, *queries, pieces, p, PartialOf(pass, attention, h, p));
     }
   }
 }
@@ -268,9 +373,7 @@ void MergeSingleRow(const Pass& pass, uint32_t layer, size_t thread, float* out)
   const LayerAttention attention(pass, layer, thread);
   const size_t dim = attention.head_dim();
   const uint32_t group = attention.group_size();
-  const uint32_t position = pass.rows[0].position;
-  const uint32_t first = attention.FirstVisible(position) / kKeysPerPiece;
-  const uint32_t count = position / kKeysPerPiece - first + 1;
+  const uint32_t count = attention.PiecesOf(SingleRowTile(pass, attention, 0)).count;
   const PieceView merged{attention.scratch().merged, dim};
   for (uint32_t h = 0; h < attention.num_kv_heads(); ++h) {
     for (uint32_t r = 0; r < group; ++r) {

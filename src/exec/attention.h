@@ -8,7 +8,8 @@
 //
 // Pieces lie at fixed positions and each row's arithmetic is its own, so a result depends neither
 // on how a prompt was cut into chunks nor on the number of threads. All query heads of a KV head
-// share one pass over its K and V.
+// share one pass over its K and V. What a query sees of a window, and the blocks where that lies,
+// the sequence says (kv/sequence.h): some sinks and a run of recent tokens.
 #pragma once
 
 #include <cstddef>

@@ -206,6 +206,22 @@ void Logits(const Pass& pass, std::span<const uint32_t> wanted, LogitsSink sink,
   }
 }
 
+std::vector<float> MakeSinkRopes(const kv::Geometry& geometry, uint32_t rope_dims,
+                                 std::span<const model::RopeFrequencies> ropes) {
+  const size_t half = rope_dims / 2;
+  std::vector<float> out(geometry.groups.size() * ropes.size() * rope_dims);
+  std::span<float> rest = out;
+  for (const kv::LayerGroup& group : geometry.groups) {
+    const uint32_t window = group.shape.window;
+    for (const model::RopeFrequencies& rope : ropes) {
+      model::FillRope(rope, window == 0 ? 0 : window - 1, rest.first(half),
+                      rest.subspan(half, half));
+      rest = rest.subspan(rope_dims);
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Forward>> Forward::Create(const model::Model& model,
@@ -216,6 +232,7 @@ Result<std::unique_ptr<Forward>> Forward::Create(const model::Model& model,
   std::unique_ptr<Forward> out(new Forward(model, geometry, team));
   TAEL_ASSIGN_OR_RETURN(out->workspace_, Workspace::Create(model, shape, budget));
   out->ropes_ = model::MakeRopeFrequencies(model.description(), model.weights(), shape.max_context);
+  out->sink_ropes_ = MakeSinkRopes(geometry, model.description().rope_dims, out->ropes_);
   out->rows_.reserve(shape.max_tokens);
   out->logit_rows_.reserve(shape.max_tokens);
   return out;
@@ -235,7 +252,8 @@ bool Forward::Run(std::span<const SequenceChunk> chunks, LogitsSink sink, StopCh
     }
   }
   TAEL_CHECK(!rows_.empty() && rows_.size() <= max_tokens());
-  const Pass pass{model_, geometry_, kernels::Active(), team_, *workspace_, chunks, rows_};
+  const Pass pass{model_, geometry_, kernels::Active(), team_, *workspace_,
+                  chunks, rows_,     sink_ropes_};
   const bool paging = pager_ != nullptr && !pager_->complete();  // one answer for all threads
   const auto enter = [&](uint32_t unit, size_t thread) {
     if (!paging) return;

@@ -42,7 +42,7 @@ class Forward {
   uint32_t max_tokens() const { return workspace_->shape().max_tokens; }
 
   // Requires: 1 <= total tokens <= max_tokens(); every token id < vocab_size; room in every
-  // sequence; every position < max_context.
+  // sequence; every position < max_context, but where every layer has a window.
   // False when `stop` ended it: then there are no logits, and what was written into the sequences'
   // room is of no use.
   bool Run(std::span<const SequenceChunk> chunks, LogitsSink sink, StopCheck stop);
@@ -62,6 +62,7 @@ class Forward {
   WeightPager* pager_ = nullptr;
   std::unique_ptr<Workspace> workspace_;
   std::vector<model::RopeFrequencies> ropes_;
+  std::vector<float> sink_ropes_;  // Pass::sink_ropes
   std::vector<Row> rows_;
   std::vector<uint32_t> logit_rows_;  // rows of the batch whose logits are wanted
 };

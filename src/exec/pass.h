@@ -37,6 +37,9 @@ struct Pass {
   const Workspace& workspace;
   std::span<const SequenceChunk> chunks;
   std::span<const Row> rows;  // all tokens of all chunks, in order
+  // By layer group and rope: rotation of the last token of the group's window, [cos half | sin
+  // half]. Read for groups with sinks only.
+  std::span<const float> sink_ropes;
 
   const model::ModelDescription& description() const { return model.description(); }
   float* floats(model::Buffer buffer) const { return workspace.floats(buffer); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "kernels/kernels.h"
 
@@ -23,11 +24,18 @@ float GeluTanh(float x) {
 
 }  // namespace
 
-Reference::Reference(const model::Model& model, uint32_t context_length)
+Reference::Reference(const model::Model& model, uint32_t context_length,
+                     std::vector<LayerWindow> windows)
     : model_(model),
+      windows_(std::move(windows)),
       ropes_(model::MakeRopeFrequencies(model.description(), model.weights(), context_length)),
       keys_(model.description().num_layers),
-      values_(model.description().num_layers) {}
+      values_(model.description().num_layers) {
+  if (!windows_.empty()) return;
+  for (const model::LayerDescription& layer : model.description().layers) {
+    windows_.push_back({layer.window, 0});
+  }
+}
 
 Reference::Vector Reference::Multiply(const model::Matrix& matrix, const Vector& x,
                                       const float* bias) const {
@@ -68,12 +76,12 @@ void Reference::NormHeads(Vector& heads, const float* weight) const {
   }
 }
 
-void Reference::Rotate(Vector& heads, int32_t rope) const {
+void Reference::Rotate(Vector& heads, int32_t rope, uint32_t position) const {
   if (rope < 0) return;
   const model::ModelDescription& m = model_.description();
   const size_t half = m.rope_dims / 2;
   Vector cos(half), sin(half);
-  model::FillRope(ropes_[static_cast<size_t>(rope)], position_, cos, sin);
+  model::FillRope(ropes_[static_cast<size_t>(rope)], position, cos, sin);
   const bool pairs = m.rope_layout == model::RopeLayout::kPairs;
   for (size_t at = 0; at < heads.size(); at += m.head_dim) {
     for (size_t i = 0; i < half; ++i) {
@@ -86,22 +94,30 @@ void Reference::Rotate(Vector& heads, int32_t rope) const {
   }
 }
 
-// Softmax over every key that the window shows, one query head after the other.
-Reference::Vector Reference::Attention(uint32_t layer, const Vector& q) const {
+bool Reference::Sees(uint32_t layer, uint32_t token) const {
+  const LayerWindow& w = windows_[layer];
+  return w.window == 0 || token < w.sinks || token + (w.window - w.sinks) > position_;
+}
+
+// Softmax over every key that the window shows, one query head after the other. The sinks are
+// compared with `sink_q`.
+Reference::Vector Reference::Attention(uint32_t layer, const Vector& q,
+                                       const Vector& sink_q) const {
   const model::ModelDescription& m = model_.description();
   const model::LayerDescription& l = m.layers[layer];
   const uint32_t kv_dim = l.num_kv_heads * m.head_dim;
-  const uint32_t first = l.window != 0 && position_ + 1 > l.window ? position_ + 1 - l.window : 0;
   Vector out(q.size());
   Vector weights(position_ + 1);
   for (uint32_t head = 0; head < m.num_heads; ++head) {
     const size_t kv_head = head / (m.num_heads / l.num_kv_heads);
-    const float* query = &q[size_t{head} * m.head_dim];
     float largest = -INFINITY;
-    for (uint32_t t = first; t <= position_; ++t) {
+    for (uint32_t t = 0; t <= position_; ++t) {
+      if (!Sees(layer, t)) continue;
+      const Vector& query = t < windows_[layer].sinks ? sink_q : q;
       const float* key = &keys_[layer][size_t{t} * kv_dim + kv_head * m.head_dim];
       float score = 0;
-      for (uint32_t d = 0; d < m.head_dim; ++d) score += query[d] * key[d];
+      for (uint32_t d = 0; d < m.head_dim; ++d)
+        score += query[size_t{head} * m.head_dim + d] * key[d];
       score *= m.attention_scale;
       if (m.attention_softcap > 0) {
         score = m.attention_softcap * std::tanh(score / m.attention_softcap);
@@ -110,9 +126,11 @@ Reference::Vector Reference::Attention(uint32_t layer, const Vector& q) const {
       largest = std::max(largest, score);
     }
     float sum = 0;
-    for (uint32_t t = first; t <= position_; ++t)
-      sum += weights[t] = std::exp(weights[t] - largest);
-    for (uint32_t t = first; t <= position_; ++t) {
+    for (uint32_t t = 0; t <= position_; ++t) {
+      if (Sees(layer, t)) sum += weights[t] = std::exp(weights[t] - largest);
+    }
+    for (uint32_t t = 0; t <= position_; ++t) {
+      if (!Sees(layer, t)) continue;
       const float* value = &values_[layer][size_t{t} * kv_dim + kv_head * m.head_dim];
       for (uint32_t d = 0; d < m.head_dim; ++d) {
         out[size_t{head} * m.head_dim + d] += weights[t] / sum * value[d];
@@ -131,11 +149,15 @@ Reference::Vector Reference::AttentionBlock(uint32_t layer, const Vector& x) {
   const Vector v = Multiply(w.v, h, w.v_bias);
   NormHeads(q, w.q_norm);
   NormHeads(k, w.k_norm);
-  Rotate(q, l.rope);
-  Rotate(k, l.rope);
+  Vector sink_q = q;
+  const uint32_t window = windows_[layer].window;
+  const bool far = window != 0 && position_ >= model_.description().trained_context;
+  Rotate(q, l.rope, position_);
+  Rotate(k, l.rope, position_);
+  Rotate(sink_q, l.rope, far ? window - 1 : position_);
   keys_[layer].insert(keys_[layer].end(), k.begin(), k.end());
   values_[layer].insert(values_[layer].end(), v.begin(), v.end());
-  Vector y = Multiply(w.output, Attention(layer, q), w.output_bias);
+  Vector y = Multiply(w.output, Attention(layer, q, sink_q), w.output_bias);
   return w.attention_post_norm != nullptr ? RmsNorm(y, w.attention_post_norm) : y;
 }
 

@@ -71,16 +71,18 @@ KernelNeeds NeedsOf(const model::Model& model, const WorkspaceShape& shape) {
   return needs;
 }
 
+// Sinks have pieces of their own, and a window may begin and end inside of one.
 uint64_t PartialFloats(const Dims& d, const WorkspaceShape& shape) {
-  const uint64_t pieces = CeilDiv<uint64_t>(shape.max_context, kKeysPerPiece) + 1;
+  const uint32_t keys = shape.max_window != 0 ? shape.max_window : shape.max_context;
+  const uint64_t pieces = CeilDiv<uint64_t>(keys, kKeysPerPiece) + 2;
   return pieces * d.heads * (d.head_dim + 2);
 }
 
 struct Layout {
   std::array<uint64_t, model::kNumBuffers> sizes{};
   mem::ArenaPlan plan;
-  uint64_t matmul, packed, row, head, queries, scores,
-      piece;  // bytes of one thread's scratch parts
+  // Bytes of a thread's scratch.
+  uint64_t matmul, packed, row, head, queries, sink_queries, scores, piece;
   uint64_t thread_bytes = 0;
   uint64_t total_bytes = 0;
 };
@@ -128,11 +130,14 @@ Layout MakeLayout(const model::Model& model, const WorkspaceShape& shape) {
       std::max({needs.model.single_bytes, needs.attended.single_bytes, needs.ffn.single_bytes}));
   out.row = aligned(std::max({d.model, d.attended, d.ffn}) * sizeof(float));
   out.head = aligned((d.head_dim + d.qkv) * sizeof(float));
-  out.queries = aligned(rows * kernels::PackedQueryFloats(d.head_dim) * sizeof(float));
+  const uint64_t packed_query = kernels::PackedQueryFloats(d.head_dim);
+  out.queries = aligned(rows * packed_query * sizeof(float));
+  out.sink_queries =
+      shape.max_window != 0 ? aligned(rows * (d.head_dim + packed_query) * sizeof(float)) : 0;
   out.scores = aligned(rows * kKeysPerPiece * sizeof(float));
   out.piece = aligned(rows * (d.head_dim + 2) * sizeof(float));
-  out.thread_bytes =
-      out.matmul + out.packed + out.row + out.head + out.queries + out.scores + 2 * out.piece;
+  out.thread_bytes = out.matmul + out.packed + out.row + out.head + out.queries +
+                     out.sink_queries + out.scores + 2 * out.piece;
   out.total_bytes = out.plan.total_bytes + shape.num_threads * out.thread_bytes;
   return out;
 }
@@ -185,6 +190,7 @@ Result<std::unique_ptr<Workspace>> Workspace::Create(const model::Model& model,
     scratch.row = take_floats(layout.row);
     scratch.head = take_floats(layout.head);
     scratch.queries = take_floats(layout.queries);
+    scratch.sink_queries = take_floats(layout.sink_queries);
     scratch.scores = take_floats(layout.scores);
     scratch.piece = take_floats(layout.piece);
     scratch.merged = take_floats(layout.piece);

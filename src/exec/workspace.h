@@ -26,8 +26,10 @@ enum class Compute : uint8_t {
 
 struct WorkspaceShape {
   uint32_t max_tokens = 128;  // rows of one batch
-  uint32_t max_context = 0;   // longest sequence, for the partial results of attention
-  uint32_t logit_rows = 1;    // rows of logits held at a time
+  uint32_t max_context = 0;   // longest sequence
+  // Where every layer has a window: its widest. Sequences may be longer than max_context then.
+  uint32_t max_window = 0;
+  uint32_t logit_rows = 1;  // rows of logits held at a time
   size_t num_threads = 1;
   Compute compute = Compute::kFast;
   bool large_pages = false;  // for the arena, where the system has them
@@ -48,14 +50,15 @@ struct PackingNeeds {
 };
 
 struct ThreadScratch {
-  std::byte* matmul = nullptr;  // kernels' own
-  std::byte* packed = nullptr;  // one row, packed
-  float* row = nullptr;         // one row of the widest input
-  float* head = nullptr;        // a row of all heads
-  float* queries = nullptr;     // [rows, PackedQueryFloats(head_dim)]: for quantised keys
-  float* scores = nullptr;      // [kQueryRowsPerTile + group, kKeysPerPiece]
-  float* piece = nullptr;       // [rows, head_dim + 2]: one piece's result
-  float* merged = nullptr;      // [rows, head_dim + 2]: merged so far
+  std::byte* matmul = nullptr;    // kernels' own
+  std::byte* packed = nullptr;    // one row, packed
+  float* row = nullptr;           // one row of the widest input
+  float* head = nullptr;          // a row of all heads
+  float* queries = nullptr;       // [rows, PackedQueryFloats(head_dim)]: for quantised keys
+  float* sink_queries = nullptr;  // [rows, head_dim], and packed: as sinks see them (max_window)
+  float* scores = nullptr;        // [kQueryRowsPerTile + group, kKeysPerPiece]
+  float* piece = nullptr;         // [rows, head_dim + 2]: one piece's result
+  float* merged = nullptr;        // [rows, head_dim + 2]: merged so far
 };
 
 class Workspace {

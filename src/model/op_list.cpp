@@ -11,7 +11,7 @@ constexpr std::array<Op, 8> kOps = {{
     {OpKind::kEmbed, false, {kResidual, kRope, kRope, kRope, kRope}},
     {OpKind::kQkv, true, {kResidual, kNormed, kPackedModel, kQkv, kQkv}},
     {OpKind::kRopeStore, true, {kQkv, kRope, kQueries, kQueries, kQueries}},
-    {OpKind::kAttention, true, {kQueries, kPartials, kAttended, kAttended, kAttended}},
+    {OpKind::kAttention, true, {kQueries, kRope, kPartials, kAttended, kAttended}},
     {OpKind::kAttentionOutput,
      true,
      {kPartials, kAttended, kPackedAttended, kProjection, kResidual}},
