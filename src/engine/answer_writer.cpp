@@ -31,18 +31,19 @@ uint32_t MaxTokens(const GenerateOptions& options) {
 // The last token is never fed.
 uint32_t MostHeld(const Engine& engine, size_t prompt_tokens, uint32_t max_tokens) {
   const size_t total = prompt_tokens + std::max<size_t>(1, max_tokens) - 1;
-  return static_cast<uint32_t>(std::min<size_t>(total, engine.context_length()));
+  return static_cast<uint32_t>(std::min<size_t>(total, engine.max_length()));
 }
 
 }  // namespace
 
 Status CheckAnswer(const Engine& engine, std::span<const TokenId> prompt,
                    const GenerateOptions& options) {
-  const uint32_t context = engine.context_length();
+  const uint32_t context = engine.max_length();
   if (prompt.size() > context) {
     return Error{ErrorCode::kContextExceeded, "the prompt is longer than the context",
                  std::to_string(prompt.size()) + " tokens, the context has " +
-                     std::to_string(context) + ": shorten it or choose a larger context (--ctx)"};
+                     std::to_string(context) +
+                     ": shorten it, choose a larger context (--ctx) or a window (--window)"};
   }
   TAEL_RETURN_IF_ERROR(CheckTokens(engine, prompt));
   if (std::ranges::any_of(options.stop, [](const std::string& stop) { return stop.empty(); })) {
@@ -105,15 +106,19 @@ AnswerWriter::AnswerWriter(Engine& engine, std::span<const TokenId> prompt,
       start_(start),
       last_token_(start) {
   TAEL_CHECK(!prompt.empty());
-  history_.reserve(size_t{most_held_} + 1);  // decoding allocates nothing
+  history_.reserve(size_t{planned_tokens()} + 1);  // decoding allocates nothing
   history_.assign(prompt.begin(), prompt.end());
+}
+
+uint32_t AnswerWriter::planned_tokens() const {
+  return std::min(most_held_, num_prompt_ + engine_.context_length());
 }
 
 // None where there is nothing to guess, or no memory for it: an answer does not need it.
 void AnswerWriter::MakeSpeculation() {
   const uint32_t max_draft = engine_.max_draft_tokens();
   if (options_.speculate == Speculate::kOff || forced() || max_draft == 0) return;
-  const size_t max_text = size_t{most_held_} + 1;
+  const size_t max_text = size_t{planned_tokens()} + 1;
   const size_t bytes = PromptLookup::Bytes(max_text);
   if (bytes > kLedgerThreshold) {
     auto reserved = engine_.budget().Reserve(mem::MemoryTag::kActivations, bytes);
@@ -133,10 +138,12 @@ AnswerWriter::Feed AnswerWriter::Next(uint32_t held, uint32_t most, bool draft) 
   fed_ = rest.first(std::min<size_t>(rest.size(), most));
   keep_ = static_cast<uint32_t>(fed_.size());
   if (fed_.size() < rest.size()) return {fed_, 0, nullptr};
+  // The index of what was said is full.
+  if (history_.size() > size_t{planned_tokens()} + 1) speculation_.reset();
   if (fed_.size() == 1 && draft && speculation_ && num_tokens_ > 0) {
     pass_[0] = rest[0];
     // A draft of n tokens gives n + 1 at most, and its own have to fit the context.
-    const size_t room = std::min(max_tokens_ - num_tokens_, engine_.context_length() - held);
+    const size_t room = std::min(max_tokens_ - num_tokens_, engine_.max_length() - held);
     num_drafted_ = Draft(std::min<size_t>(room, most) - 1);
     fed_ = std::span(pass_).first(1 + num_drafted_);
   }
@@ -193,7 +200,7 @@ bool AnswerWriter::Accept() {
   if (filter_.stopped()) return End(FinishReason::kStop);
   if (num_tokens_ == max_tokens_) return End(FinishReason::kLength);
   // All but the token picked last are held, or will be when this pass is over.
-  if (history_.size() > engine_.context_length()) return End(FinishReason::kLength);
+  if (history_.size() > engine_.max_length()) return End(FinishReason::kLength);
   return true;
 }
 

@@ -65,6 +65,8 @@ class AnswerWriter {
   uint32_t max_tokens() const { return max_tokens_; }
   // Tokens of which the KV will be needed at most: all but the last.
   uint32_t most_held() const { return most_held_; }
+  // The same as far as memory is set aside for it: an answer in a window may have no end.
+  uint32_t planned_tokens() const;
 
   // What to compute behind the first `held` tokens of the history: at most `most` of it and, where
   // that is its last token and `draft`, a guess at what follows. Valid until EndPass().

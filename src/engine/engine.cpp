@@ -24,6 +24,7 @@ PlanRequest RequestOf(const EngineOptions& options, size_t num_threads, uint64_t
           .compute = options.compute,
           .kv_type = options.kv_type,
           .kv_auto = options.kv_auto,
+          .window = options.window,
           .tokenizer_bytes = tokenizer_bytes,
           .runtime_bytes = options.runtime_bytes,
           .server_bytes = options.server_bytes};
@@ -207,7 +208,7 @@ Status CheckRemaining(const Session& session, size_t num_tokens) {
   if (num_tokens <= session.remaining()) return {};
   return Error{ErrorCode::kContextExceeded, "longer than the context",
                std::to_string(session.length() + num_tokens) + " tokens, the context has " +
-                   std::to_string(session.engine().context_length())};
+                   std::to_string(session.engine().max_length())};
 }
 
 }  // namespace tael::engine

@@ -45,10 +45,11 @@ struct EngineOptions {
   uint32_t draft_tokens = 0;
   exec::Compute compute = exec::Compute::kFast;
   std::optional<kernels::KvTypes> kv_type = {};  // none: f16, or f32 with kReference
-  bool kv_auto = false;        // without kv_type on the fast path: by layer (kv_types.h)
-  uint64_t runtime_bytes = 0;  // of the process itself; 0: measured
-  bool poison_freed = false;   // debugging: freed KV blocks read as NaN
-  bool commit_kv = false;      // all KV pages at start, instead of as tokens come
+  bool kv_auto = false;           // without kv_type on the fast path: by layer (kv_types.h)
+  kv::WindowPolicy window = {};   // tokens kAuto: chosen (plan.h)
+  uint64_t runtime_bytes = 0;     // of the process itself; 0: measured
+  bool poison_freed = false;      // debugging: freed KV blocks read as NaN
+  bool commit_kv = false;         // all KV pages at start, instead of as tokens come
   exec::WarmUp warm_up = exec::WarmUp::kAhead;
   bool lock_weights = false;  // keep the kernel from dropping weights, where it lets us
   uint64_t server_bytes = 0;  // of who serves the engine: planned here, reserved by them
@@ -78,6 +79,9 @@ class Engine {
   const tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
   const MemoryPlan& plan() const { return plan_; }
   uint32_t context_length() const { return plan_.context_length; }
+  // Tokens of a session at most: the context, but where a window drops what is old.
+  static constexpr uint32_t kEndless = uint32_t{1} << 30;
+  uint32_t max_length() const { return plan_.is_endless() ? kEndless : context_length(); }
   uint32_t max_draft_tokens() const { return plan_.draft_tokens; }
   size_t num_threads() const { return team_->size(); }
   const exec::CpuChoice& cpus() const { return cpus_; }  // which threads, and why
@@ -135,7 +139,7 @@ class Session {
  public:
   Engine& engine() const { return *engine_; }
   uint32_t length() const { return sequence_.length(); }
-  uint32_t remaining() const { return engine_->context_length() - length(); }
+  uint32_t remaining() const { return engine_->max_length() - length(); }
 
   // Called after each chunk with the number of tokens done.
   using Progress = exec::FunctionRef<void(uint32_t done)>;
@@ -165,6 +169,9 @@ class Session {
   void Truncate(uint32_t length) { sequence_.Truncate(length); }
   // False where a sliding window has moved past keys that the next token would look at.
   bool CanTruncate(uint32_t length) const { return sequence_.CanTruncate(length); }
+  // kv::Sequence says what these do.
+  void PinFirst(uint32_t tokens) { sequence_.PinFirst(tokens); }
+  void LimitWindow(uint32_t tokens) { sequence_.LimitWindow(tokens); }
   const kv::Sequence& sequence() const { return sequence_; }
   // Takes over where the pool has moved blocks to (BlockPool::Compact).
   void Follow(std::span<const kv::BlockPool::Move> moves) { sequence_.Follow(moves); }

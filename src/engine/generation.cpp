@@ -29,7 +29,7 @@ class Generation final : private AnswerListener {
     TAEL_ASSIGN_OR_RETURN(
         writer_, AnswerWriter::Create(session_.engine(), prompt, options_, options_.sampler.seed,
                                       Clock::now(), *this));
-    result_.tokens.reserve(writer_->most_held() + 1 - prompt.size() + 1);
+    result_.tokens.reserve(writer_->planned_tokens() + 1 - prompt.size() + 1);
     result_.prompt_tokens = static_cast<uint32_t>(prompt.size());
     result_.cached_tokens = session_.length();
     while (!writer_->ended()) {
@@ -69,6 +69,9 @@ class Generation final : private AnswerListener {
         session_.engine(), {&item, 1},
         [&](size_t, size_t index, std::span<float> logits) { writer_->OnLogits(index, logits); }));
     const std::chrono::duration<double, std::milli> took = Clock::now() - start;
+    if (session_.length() == result_.prompt_tokens) {
+      result_.truncated_tokens = session_.sequence().hidden_tokens();
+    }
     if (callbacks_.on_prefill && session_.length() <= result_.prompt_tokens &&
         result_.tokens.empty()) {
       callbacks_.on_prefill(session_.length(), result_.prompt_tokens);

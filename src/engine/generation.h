@@ -70,6 +70,8 @@ struct GenerateResult {
   std::string text;
   uint32_t prompt_tokens = 0;
   uint32_t cached_tokens = 0;  // of the prompt, found in the session
+  // Of the prompt, so old that a window showed them in no layer when the answer began.
+  uint32_t truncated_tokens = 0;
   FinishReason finish_reason = FinishReason::kStop;
   Timings timings;
   std::vector<sample::LogProbs> logprobs;  // one per token, if asked for

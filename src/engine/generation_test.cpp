@@ -285,5 +285,128 @@ TEST(Generate, AnUnfinishedCharacterAtTheEndBecomesOneReplacement) {
   EXPECT_EQ(streamed, "\uFFFD");
 }
 
+// ---- windows ----
+
+std::unique_ptr<Engine> WindowedEngine(const std::string& name, uint32_t window,
+                                       uint32_t context = 64) {
+  EngineOptions options;
+  options.model_path = Tiny(name);
+  options.budget_bytes = 256u << 20;
+  options.num_threads = 2;
+  options.context_length = context;
+  options.draft_tokens = 3;
+  options.window = {.tokens = window, .sinks = 4, .shape = kv::WindowShape::kUniform};
+  return CreateEngine(options);
+}
+
+TEST(Generate, APromptBeyondTheContextIsRefusedUnlessAWindowWasChosen) {
+  const auto prompt = RandomTokens(300, 1);
+  const auto strict = MakeEngine("llama_gqa", 128);
+  Session session = strict->NewSession();
+  const auto refused = Generate(session, prompt, Greedy(4));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kContextExceeded);
+  for (const char* part : {"300", "128", "--ctx", "--window"}) {
+    EXPECT_THAT(refused.error().Message(), HasSubstr(part));
+  }
+  const auto engine = WindowedEngine("llama_gqa", 100, 128);
+  Session windowed = engine->NewSession();
+  const GenerateResult result = MustGenerate(windowed, prompt, Greedy(4));
+  EXPECT_EQ(result.prompt_tokens, 300u);
+  EXPECT_EQ(result.truncated_tokens, 200u);  // the last prompt token saw 4 sinks and 96 others
+  EXPECT_EQ(result.finish_reason, FinishReason::kLength);
+  Session other = engine->NewSession();
+  EXPECT_EQ(MustGenerate(other, std::span(prompt).first(100), Greedy(4)).truncated_tokens, 0u);
+}
+
+TEST(Generate, ALayeredWindowTruncatesWhatItsWidestLayerDoesNotSee) {
+  EngineOptions options;
+  options.model_path = Tiny("gemma3");
+  options.budget_bytes = 256u << 20;
+  options.window = {.tokens = 100, .sinks = 4};
+  const auto engine = CreateEngine(options);
+  Session session = engine->NewSession();
+  const uint32_t widest = kv::WidestWindow(engine->plan().geometry);
+  EXPECT_EQ(MustGenerate(session, RandomTokens(300, 1), Greedy(2)).truncated_tokens, 300 - widest);
+}
+
+TEST(Generate, AnAnswerGoesOnFarBehindTheContextInTheMemoryOfItsWindow) {
+  // Trained for 512 tokens; 4 KV heads' worth of blocks for 48 tokens and what is being computed.
+  const auto engine = WindowedEngine("llama_gqa", 48);
+  Session session = engine->NewSession();
+  GenerateOptions options = Greedy(2000);
+  options.sampler.temperature = 0.8f;
+  options.sampler.seed = 3;
+  uint64_t peak = 0, early_peak = 0;
+  uint32_t count = 0;
+  GenerateCallbacks callbacks;
+  callbacks.on_token = [&](TokenId) {
+    peak = std::max(peak, engine->pool().Stats().block_bytes_in_use);
+    if (++count == 200) early_peak = peak;
+  };
+  const GenerateResult result = MustGenerate(session, RandomTokens(10, 2), options, callbacks);
+  EXPECT_EQ(result.tokens.size(), 2000u);
+  EXPECT_EQ(result.truncated_tokens, 0u);
+  EXPECT_EQ(session.length(), 2009u);
+  EXPECT_EQ(peak, early_peak);
+  EXPECT_LE(peak, engine->plan().geometry.RowBytes() * 6);  // 48 tokens, 1 behind, 1 in front
+}
+
+TEST(Generate, SpeculationChangesNothingOfAWindowedAnswer) {
+  const auto engine = WindowedEngine("qwen2_tied", 40);
+  if (engine->max_draft_tokens() == 0) GTEST_SKIP() << "no drafts with these kernels";
+  std::vector<TokenId> prompt = RandomTokens(30, 4);
+  prompt.insert(prompt.end(), prompt.begin(), prompt.end());  // something to look up
+  GenerateOptions options = Greedy(300);
+  options.speculate = Speculate::kOff;
+  Session plain = engine->NewSession();
+  const GenerateResult want = MustGenerate(plain, prompt, options);
+  options.speculate = Speculate::kAlways;
+  Session guessing = engine->NewSession();
+  const GenerateResult got = MustGenerate(guessing, prompt, options);
+  EXPECT_EQ(got.tokens, want.tokens);
+  EXPECT_GT(got.timings.draft_tokens, 0u);
+}
+
+TEST(Plan, AWindowsMemoryIsThatOfItsTokensWhateverTheContext) {
+  const auto model = model::Model::Open(Tiny("llama_gqa"));
+  ASSERT_TRUE(model.has_value());
+  const auto plan = [&](uint32_t context, kv::WindowPolicy window) {
+    return MakePlan(**model, {.budget_bytes = uint64_t{1} << 30,
+                              .context_length = context,
+                              .max_sessions = 16,  // more than what a slab rounds off
+                              .chunk_tokens = 32,
+                              .window = window});
+  };
+  const kv::WindowPolicy uniform{64, 4, kv::WindowShape::kUniform}, layered{64, 4};
+  EXPECT_EQ(plan(128, uniform)->kv_capacity_bytes, plan(512, uniform)->kv_capacity_bytes);
+  EXPECT_LT(plan(512, uniform)->kv_capacity_bytes, plan(512, {})->kv_capacity_bytes);
+  EXPECT_LE(plan(512, layered)->kv_capacity_bytes, plan(512, uniform)->kv_capacity_bytes);
+  EXPECT_TRUE(plan(512, uniform)->is_endless());
+  EXPECT_FALSE(plan(512, {})->is_endless());
+  EXPECT_THAT(plan(512, uniform)->Breakdown(), HasSubstr("a window of 64 tokens"));
+  const auto longer = plan(512, {513, 4});
+  ASSERT_FALSE(longer.has_value());
+  EXPECT_THAT(longer.error().Message(), HasSubstr("513"));
+  EXPECT_THAT(longer.error().Message(), HasSubstr("512"));
+  EXPECT_EQ(plan(512, {4, 4}).error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(Plan, AnAutomaticWindowIsWhatTheBudgetHolds) {
+  const auto model = model::Model::Open(Tiny("phi3_longrope"));  // trained for 1,024
+  ASSERT_TRUE(model.has_value());
+  PlanRequest request{.budget_bytes = uint64_t{1} << 30, .runtime_bytes = 8 << 20};
+  request.window.tokens = kv::WindowPolicy::kAuto;
+  const auto large = MakePlan(**model, request);
+  EXPECT_EQ(large->window.tokens, 1024u);
+  EXPECT_EQ(large->window.shape, kv::WindowShape::kUniform);  // nothing is dropped before that
+  request.budget_bytes = large->min_budget_bytes + (1 << 20);
+  const auto tight = MakePlan(**model, request);
+  EXPECT_TRUE(tight->fits());
+  EXPECT_LT(tight->window.tokens, 1024u);
+  EXPECT_GE(tight->window.tokens, 256u);
+  EXPECT_EQ(tight->window.shape, kv::WindowShape::kLayered);
+}
+
 }  // namespace
 }  // namespace tael::engine

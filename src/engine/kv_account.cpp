@@ -31,12 +31,12 @@ KvAccount::KvAccount(const Engine& engine) : engine_(engine) {
                         .size_class = kv::SizeClass{static_cast<uint32_t>(i)}});
     }
     ++sizes_[size].blocks_per_row;
-    // A window, the pass that is computed, and two partly used blocks at the ends.
-    const uint64_t window = group.shape.window;
-    groups_.push_back({.size = size,
-                       .most_rows = window == 0
-                                        ? std::numeric_limits<uint64_t>::max()
-                                        : CeilDiv(window + engine.max_batch_tokens(), kRow) + 1});
+    // A window, the pass that is computed, two partly used blocks at the ends, one behind sinks.
+    const uint64_t window = group.shape.window, ends = group.shape.sinks != 0 ? 2 : 1;
+    groups_.push_back(
+        {.size = size,
+         .most_rows = window == 0 ? std::numeric_limits<uint64_t>::max()
+                                  : CeilDiv(window + engine.max_batch_tokens(), kRow) + ends});
   }
 }
 
@@ -55,7 +55,8 @@ KvAccount::Blocks KvAccount::Growth(const kv::Sequence& sequence, uint32_t token
   for (size_t i = 0; i < groups_.size(); ++i) {
     const kv::GroupId id{static_cast<uint32_t>(i)};
     const uint64_t placed = std::max<uint64_t>(sequence.table(id).size(), shared / kRow);
-    const uint64_t live = sequence.Blocks(id).blocks.size();
+    const kv::Sequence::View view = sequence.Blocks(id);
+    const uint64_t live = view.blocks.size() + (view.first_token != 0 ? view.sinks.size() : 0);
     const uint64_t left = rows - std::min(rows, placed);
     const uint64_t below_most = groups_[i].most_rows - std::min(groups_[i].most_rows, live);
     blocks[groups_[i].size] += std::min(left, below_most);

@@ -143,11 +143,13 @@ class Planner {
   Planner(const model::Model& model, const PlanRequest& request)
       : model_(model),
         request_(request),
-        extents_(model::ExtentsOf(model.file(), model.description().num_layers)) {
+        extents_(model::ExtentsOf(model.file(), model.description().num_layers)),
+        plain_(GeometryOf(model, request)) {
     plan_.max_sessions = request.max_sessions;
     plan_.num_layers = plan_.resident_layers = model.description().num_layers;
     plan_.draft_tokens = DraftTokens(request);
-    plan_.geometry = GeometryOf(model, request);
+    plan_.window = request.window;
+    SetWindow(LeastContext());
     plan_.workspace.num_threads = request.num_threads;
     plan_.workspace.compute = request.compute;
     Part(MemoryTag::kRuntime) = RuntimeBytes(model, request);
@@ -199,15 +201,29 @@ class Planner {
     return std::min(kMinContext, model_.description().trained_context);
   }
 
+  // The geometry with its windows; one that is chosen here is as long as the context.
+  void SetWindow(uint32_t context) {
+    kv::WindowPolicy& window = plan_.window;
+    if (request_.window.tokens == kv::WindowPolicy::kAuto) {
+      const bool all = context == model_.description().trained_context;
+      window.tokens = std::max(context, window.sinks + 1);
+      window.shape = all ? kv::WindowShape::kUniform : request_.window.shape;
+    }
+    plan_.geometry = plain_;
+    kv::ApplyWindow(window, plan_.geometry);
+    plan_.workspace.max_window = plan_.is_endless() ? kv::WidestWindow(plan_.geometry) : 0;
+  }
+
   // Slabs for all sessions. A windowed group holds its window, the chunk being computed and two
-  // partly used blocks at the ends.
+  // partly used blocks at the ends, and one more behind its sinks.
   uint64_t KvCapacity(uint32_t context) const {
     std::map<size_t, uint64_t> blocks;  // by block size: equal sizes share slabs
     for (const kv::LayerGroup& group : plan_.geometry.groups) {
       uint64_t tokens = context;
       if (group.shape.window != 0) {
-        tokens = std::min<uint64_t>(tokens, uint64_t{group.shape.window} +
-                                                plan_.workspace.max_tokens + kernels::kBlockTokens);
+        const uint64_t held = uint64_t{group.shape.window} + plan_.workspace.max_tokens +
+                              kernels::kBlockTokens * (group.shape.sinks != 0 ? 2 : 1);
+        tokens = plan_.is_endless() ? held : std::min(tokens, held);
       }
       blocks[group.block_bytes] +=
           CeilDiv<uint64_t>(tokens, kernels::kBlockTokens) * plan_.max_sessions;
@@ -234,6 +250,7 @@ class Planner {
   const MemoryPlan& Fill(uint32_t context) {
     plan_.context_length = context;
     plan_.workspace.max_context = context;
+    if (request_.window.tokens == kv::WindowPolicy::kAuto) SetWindow(context);
     plan_.kv_capacity_bytes = KvCapacity(context);
     Part(MemoryTag::kWeights) = WeightsBytes();
     Part(MemoryTag::kKv) =
@@ -340,6 +357,7 @@ class Planner {
   const model::Model& model_;
   const PlanRequest& request_;
   const model::WeightExtents extents_;
+  const kv::Geometry plain_;  // without a policy's windows
   MemoryPlan plan_;
 };
 
@@ -352,7 +370,9 @@ std::string MemoryPlan::Breakdown() const {
     const auto tag = static_cast<MemoryTag>(i);
     if (!text.empty()) text += ", ";
     text += std::string(ToString(tag)) + " " + FormatSize(parts[i]);
-    if (tag == MemoryTag::kKv) text += " (" + std::to_string(context_length) + " tokens)";
+    if (tag != MemoryTag::kKv) continue;
+    text += is_endless() ? " (a window of " + std::to_string(window.tokens) + " tokens)"
+                         : " (" + std::to_string(context_length) + " tokens)";
   }
   return text;
 }
@@ -364,6 +384,13 @@ Result<MemoryPlan> MakePlan(const model::Model& model, const PlanRequest& reques
                  std::to_string(request.context_length) + " tokens asked for, trained for " +
                      std::to_string(trained)};
   }
+  const kv::WindowPolicy& window = request.window;
+  if (window.tokens != kv::WindowPolicy::kAuto && window.tokens > trained) {
+    return Error{ErrorCode::kInvalidArgument, "window is longer than the model was trained for",
+                 std::to_string(window.tokens) + " tokens asked for, trained for " +
+                     std::to_string(trained)};
+  }
+  TAEL_RETURN_IF_ERROR(kv::CheckWindow(window));
   return Planner(model, request).Make();
 }
 

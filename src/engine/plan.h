@@ -12,6 +12,7 @@
 #include "exec/workspace.h"
 #include "kernels/kernels.h"
 #include "kv/layer_group.h"
+#include "kv/window_policy.h"
 #include "mem/memory_budget.h"
 #include "model/model.h"
 
@@ -31,6 +32,9 @@ struct PlanRequest {
   exec::Compute compute = exec::Compute::kFast;
   std::optional<kernels::KvTypes> kv_type = {};  // none: f16, or f32 with --compute reference
   bool kv_auto = false;  // without kv_type on the fast path: by layer (kv_types.h)
+  // kAuto: as long as the context that fits, and uniform where that is all the model was trained
+  // for.
+  kv::WindowPolicy window = {};
   uint64_t tokenizer_bytes = 0;
   uint64_t runtime_bytes = 0;  // 0: measured; tests inject, so that budgets are the same each time
   uint64_t server_bytes = 0;   // part `server`
@@ -51,20 +55,24 @@ struct MemoryPlan {
   uint32_t context_length = 0;
   uint32_t max_sessions = 1;
   uint32_t draft_tokens = 0;  // that a pass can check exactly
-  kv::Geometry geometry;      // with the KV types of each layer
+  kv::WindowPolicy window;    // as asked for; tokens: chosen
+  kv::Geometry geometry;      // with the windows of the policy and the KV types of each layer
   uint64_t kv_capacity_bytes = 0;
   uint64_t slab_bytes = 0;
   exec::WorkspaceShape workspace;
 
   uint64_t part(mem::MemoryTag tag) const { return parts[static_cast<size_t>(tag)]; }
   bool fits() const { return needed_bytes <= budget_bytes; }
+  // Sequences may grow beyond the context: every layer has a window.
+  bool is_endless() const { return window.tokens != 0; }
   bool streams() const { return resident_layers < num_layers; }
   // "weights 98.4 MB, kv 5.9 MB (256 tokens), ...": one line, for messages.
   std::string Breakdown() const;
 };
 
 // The plan for this request, whether it fits or not (fits() tells).
-// Fails: kInvalidArgument for a context of more tokens than the model was trained for.
+// Fails: kInvalidArgument for a context or a window of more tokens than the model was trained for,
+// and for a window that its sinks fill.
 Result<MemoryPlan> MakePlan(const model::Model& model, const PlanRequest& request);
 
 // How far the budget of a plan reaches; zeros for one that does not fit.

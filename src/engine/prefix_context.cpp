@@ -74,7 +74,9 @@ Result<kv::PrefixContext> MakePrefixContext(const Engine& engine) {
   });
   if (plan.workspace.compute == exec::Compute::kReference) context.kv_type += "reference";
   context.rope = DescribeRope(engine.model().description(), plan.context_length);
-  context.window = ByLayer(plan.geometry, [](const kv::LayerShape& shape) { return shape.window; });
+  context.window =
+      ByLayer(plan.geometry, [](const kv::LayerShape& shape) { return shape.window; }) + "sinks " +
+      ByLayer(plan.geometry, [](const kv::LayerShape& shape) { return shape.sinks; });
   return context;
 }
 

@@ -64,8 +64,10 @@ Result<std::shared_ptr<Answer>> Scheduler::Submit(Request request, bool pin) {
   const Engine& engine = loop_->engine();
   TAEL_RETURN_IF_ERROR(CheckAnswer(engine, request.prompt, request.options));
   TAEL_RETURN_IF_ERROR(CheckChoices(request, loop_->options().max_running));
-  TAEL_RETURN_IF_ERROR(
-      CheckLength(request, engine.context_length(), MostNewTokens(request.prompt.size())));
+  if (!engine.plan().is_endless()) {
+    TAEL_RETURN_IF_ERROR(
+        CheckLength(request, engine.context_length(), MostNewTokens(request.prompt.size())));
+  }
   const auto num_prompt = static_cast<uint32_t>(request.prompt.size());
   auto answer =
       std::make_shared<AnswerSource>(loop_->inbox().doorbell(), num_prompt, request.num_choices);
@@ -84,6 +86,7 @@ uint32_t Scheduler::RetryAfterSeconds() const { return loop_->Stats().retry_afte
 
 uint32_t Scheduler::MostNewTokens(size_t prompt_tokens) const {
   const uint32_t context = loop_->engine().context_length();
+  if (loop_->engine().plan().is_endless()) return context;  // more than that has to be asked for
   if (prompt_tokens > context) return 0;
   return context - static_cast<uint32_t>(prompt_tokens) + 1;  // the last is not computed
 }

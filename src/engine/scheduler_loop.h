@@ -102,7 +102,7 @@ class SchedulerLoop final : private Reclaimable {
   void FindRoom();
   uint64_t EvictIdleRows(uint64_t bytes) override;
   uint64_t StoreIdleSessions(uint64_t /*bytes*/) override { return 0; }
-  uint64_t ShrinkWindows(uint64_t /*bytes*/) override { return 0; }
+  uint64_t ShrinkWindows(uint64_t bytes) override;
   bool PreemptLast(uint64_t& freed_bytes) override;
   void Preempt(Choice& choice);
   void Compact();

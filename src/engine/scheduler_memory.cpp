@@ -50,6 +50,25 @@ uint64_t SchedulerLoop::EvictIdleRows(uint64_t bytes) {
   return freed;
 }
 
+// Those that are due last first. A window that was narrowed stays so until its answer is complete.
+uint64_t SchedulerLoop::ShrinkWindows(uint64_t bytes) {
+  if (!engine_.plan().is_endless()) return 0;
+  const uint32_t floor = engine_.plan().window.floor;
+  const uint64_t before = engine_.pool().Stats().block_bytes_in_use;
+  uint64_t freed = 0;
+  for (auto job = active_.rbegin(); job != active_.rend() && freed < bytes; ++job) {
+    for (const auto& choice : (*job)->choices) {
+      if (choice->state == State::kRuns) choice->session->LimitWindow(floor);
+    }
+    freed = before - engine_.pool().Stats().block_bytes_in_use;
+  }
+  if (freed == 0) return 0;
+  ++room_version_;
+  Log("reclaim: " + FormatSize(freed) + " of windows, which hold " + std::to_string(floor) +
+      " tokens now");
+  return freed;
+}
+
 // The sequence that is due last; of those whose readers are slow, if there are any.
 bool SchedulerLoop::PreemptLast(uint64_t& freed_bytes) {
   Choice* last = nullptr;

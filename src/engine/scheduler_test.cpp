@@ -491,6 +491,28 @@ TEST_F(SchedulerTest, ATrimMovesWhatIsLeftTogether) {
   ExpectNoBlocks(*engine, *scheduler);
 }
 
+TEST_F(SchedulerTest, ACriticalTrimNarrowsWindowsAndTheirAnswersGoOn) {
+  EngineOptions options = SchedulerEngine("llama_gqa");
+  options.window = {.tokens = 200, .sinks = 4, .shape = kv::WindowShape::kUniform, .floor = 48};
+  MakeEngine(options);
+  std::vector<std::string> log;
+  std::mutex mutex;
+  Start({.prefix_cache = false, .buffer_tokens = kSmallBuffer, .log = [&](std::string_view line) {
+           const std::lock_guard lock(mutex);
+           log.emplace_back(line);
+         }});
+  // Longer than the context, which is for texts without a window.
+  const size_t length = engine->context_length() + 150;
+  const auto answer = Occupy(MakeRequest(RandomTokens(length, 1), 40));
+  const uint64_t before = engine->pool().Stats().block_bytes_in_use;
+  EXPECT_GT(scheduler->Trim(TrimLevel::kCritical), before / 2);
+  EXPECT_EQ(scheduler->Stats().running, 1u);
+  EXPECT_EQ(Listen(*answer).at(0).tokens.size(), 40u);
+  scheduler.reset();
+  const std::lock_guard lock(mutex);
+  EXPECT_THAT(log, testing::Contains(HasSubstr("windows")));
+}
+
 TEST_F(SchedulerTest, WeightsAreGivenBackWhenThereIsNothingToDo) {
   MakeEngine(SchedulerEngine("llama_gqa"));
   const Request request = MakeRequest(RandomTokens(20, 1), 10);

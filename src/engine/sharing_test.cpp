@@ -25,14 +25,16 @@ constexpr uint64_t kSalt = 5;
 constexpr uint32_t kChunk = 16;
 
 std::unique_ptr<Engine> MakeEngine(const std::string& name,
-                                   exec::Compute compute = exec::Compute::kFast) {
+                                   exec::Compute compute = exec::Compute::kFast,
+                                   const kv::WindowPolicy& window = {}) {
   return CreateEngine({.model_path = Tiny(name),
                        .budget_bytes = 600u << 20,
                        .num_threads = 2,
                        .context_length = 256,
                        .max_sessions = 16,
                        .chunk_tokens = kChunk,
-                       .compute = compute});
+                       .compute = compute,
+                       .window = window});
 }
 
 // The logits behind each of the last `num_logits` of the tokens.
@@ -138,9 +140,9 @@ struct Prefixes : testing::Test {
   std::unique_ptr<Engine> engine;
   std::unique_ptr<kv::PrefixIndex> index;
 
-  void Make(const char* name, exec::Compute compute) {
+  void Make(const char* name, exec::Compute compute, const kv::WindowPolicy& window = {}) {
     index.reset();
-    engine = MakeEngine(name, compute);
+    engine = MakeEngine(name, compute, window);
     ASSERT_NE(engine, nullptr);
     index = MakeIndex(*engine, engine->pool().Stats().capacity_bytes * 3 / 4);
   }
@@ -165,6 +167,24 @@ struct Prefixes : testing::Test {
     for (Row& row : Decode(session, RandomTokens(8, 99))) rows.push_back(std::move(row));
     return rows;
   }
+  // One prompt five times, a part of it, more than it, and others that begin like it.
+  void ExpectColdAnswers() {
+    const auto prompt = RandomTokens(150, 1);
+    const auto text = std::span(prompt);
+    const Rows cold = Cold(prompt);
+    EXPECT_EQ(Warm(prompt, 0), cold);
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(Warm(prompt, 144), cold) << i;
+    EXPECT_EQ(Warm(text.first(70), 64), Cold(text.first(70)));
+    const auto longer = Join(prompt, RandomTokens(40, 2));
+    EXPECT_EQ(Warm(longer, 144), Cold(longer));
+    const auto branch = Join(text.first(53), RandomTokens(60, 3));
+    EXPECT_EQ(Warm(branch, 48), Cold(branch));
+    // All of it is there, but for the logits behind its last token.
+    EXPECT_EQ(Warm(text.first(96), 80), Cold(text.first(96)));
+    EXPECT_EQ(engine->pool().Stats().block_bytes_in_use, index->bytes());
+    index->Clear();
+    EXPECT_EQ(engine->pool().Stats().num_blocks_in_use, 0u);
+  }
 };
 
 TEST_F(Prefixes, EveryAnswerIsThatOfAColdRun) {
@@ -172,23 +192,33 @@ TEST_F(Prefixes, EveryAnswerIsThatOfAColdRun) {
     for (const exec::Compute compute : {exec::Compute::kFast, exec::Compute::kReference}) {
       SCOPED_TRACE(std::string(name) + (compute == exec::Compute::kFast ? "" : ", f32"));
       Make(name, compute);
-      const auto prompt = RandomTokens(150, 1);
-      const auto text = std::span(prompt);
-      const Rows cold = Cold(prompt);
-      EXPECT_EQ(Warm(prompt, 0), cold);
-      for (int i = 0; i < 4; ++i) EXPECT_EQ(Warm(prompt, 144), cold) << i;
-      EXPECT_EQ(Warm(text.first(70), 64), Cold(text.first(70)));
-      const auto longer = Join(prompt, RandomTokens(40, 2));
-      EXPECT_EQ(Warm(longer, 144), Cold(longer));
-      const auto branch = Join(text.first(53), RandomTokens(60, 3));
-      EXPECT_EQ(Warm(branch, 48), Cold(branch));
-      // All of it is there, but for the logits behind its last token.
-      EXPECT_EQ(Warm(text.first(96), 80), Cold(text.first(96)));
-      EXPECT_EQ(engine->pool().Stats().block_bytes_in_use, index->bytes());
-      index->Clear();
-      EXPECT_EQ(engine->pool().Stats().num_blocks_in_use, 0u);
+      ExpectColdAnswers();
     }
   }
+}
+
+TEST_F(Prefixes, EveryAnswerIsThatOfAColdRunInAWindowToo) {
+  using enum kv::WindowShape;
+  for (const char* name : kModels) {
+    for (const kv::WindowPolicy& window :
+         {kv::WindowPolicy{40, 4, kUniform}, {64, 20, kUniform}, {64, 4, kLayered}}) {
+      SCOPED_TRACE(std::string(name) + ", a window of " + std::to_string(window.tokens));
+      Make(name, exec::Compute::kFast, window);
+      ExpectColdAnswers();
+    }
+  }
+}
+
+// What a sequence computed while it saw less than its window is no prefix of anybody's.
+TEST_F(Prefixes, WhatWasComputedUnderPressureIsNotOffered) {
+  Make("llama_gqa", exec::Compute::kFast, {100, 4, kv::WindowShape::kUniform});
+  const auto prompt = RandomTokens(200, 1);
+  Session session = engine->NewSession();
+  const auto publish = [&](uint32_t) { index->Publish(prompt, kSalt, session.sequence()); };
+  Feed(session, std::span(prompt).first(64), 1, publish);
+  session.LimitWindow(32);
+  Feed(session, std::span(prompt).subspan(64), 1, publish);
+  EXPECT_EQ(Warm(prompt, 64), Cold(prompt));
 }
 
 TEST_F(Prefixes, APromptThatIsAllThereComputesItsLastTokenOnACopy) {
@@ -314,6 +344,15 @@ TEST(PrefixContextOfAnEngine, NamesEverythingThatChangesKv) {
   EXPECT_NE(f32.kv_type, base.kv_type);
   const auto gemma = context_of({.model_path = Tiny("gemma3"), .context_length = 256});
   EXPECT_NE(gemma.window, base.window);
+  const auto windowed = [&](kv::WindowPolicy window) {
+    return context_of(
+        {.model_path = Tiny("phi3_longrope"), .context_length = 256, .window = window});
+  };
+  const auto narrow = windowed({64, 4, kv::WindowShape::kUniform});
+  EXPECT_NE(narrow.window, base.window);
+  EXPECT_NE(narrow.window, windowed({64, 5, kv::WindowShape::kUniform}).window);
+  EXPECT_NE(narrow.window, windowed({80, 4, kv::WindowShape::kUniform}).window);
+  EXPECT_EQ(narrow, windowed({64, 4, kv::WindowShape::kUniform}));
 }
 
 }  // namespace

@@ -161,7 +161,7 @@ void PrefixIndex::Publish(std::span<const TokenId> tokens, uint64_t salt,
     ++stats_.refused;
     return;
   }
-  const size_t num_rows = std::min<size_t>(tokens.size(), sequence.length()) / kTokens;
+  const size_t num_rows = std::min<size_t>(tokens.size(), sequence.intact_tokens()) / kTokens;
   Walk(tokens.first(num_rows * kTokens), salt);
   // A pin on the last row keeps the whole path while room is made: the others have one behind them.
   uint32_t last = path_.empty() ? kNoRow : path_.back();
