@@ -5,6 +5,7 @@
 // pipe: each line is a turn. With --json the turns come out as one object at the end.
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,6 +49,7 @@ class Conversation {
     if (!options_.system.empty()) messages_.push_back({"system", options_.system});
     session_.Truncate(0);
     held_.clear();
+    rendered_.clear();
   }
 
   // One turn. After a failure the conversation is as it was before.
@@ -57,7 +59,10 @@ class Conversation {
 
  private:
   Result<std::vector<TokenId>> Encode();
+  void PinSystem(std::span<const TokenId> prompt);
   void NoteReuse(uint32_t before, uint32_t kept);
+
+  std::vector<TokenId> EncodeWindowed(const text::RenderedChat& chat) const;
 
   const ChatOptions& options_;
   engine::Engine& engine_;
@@ -65,20 +70,51 @@ class Conversation {
   engine::GenerateOptions generate_;
   engine::Session session_;
   std::vector<TokenId> held_;  // the session holds the first session_.length() of these
+  std::string rendered_;       // what they stand for: the last prompt, and the answer to it
+  std::string rendering_;      // of the prompt that is being answered
   std::vector<text::ChatMessage> messages_;
   Json turns_ = Json::array();
 };
 
 Result<std::vector<TokenId>> Conversation::Encode() {
-  TAEL_ASSIGN_OR_RETURN(const auto chat, template_->Render(messages_, true));
-  std::vector<TokenId> ids = EncodeChat(engine_.tokenizer(), chat);
-  if (ids.size() >= engine_.context_length()) {
+  TAEL_ASSIGN_OR_RETURN(auto chat, template_->Render(messages_, true));
+  std::vector<TokenId> ids =
+      engine_.plan().is_endless() ? EncodeWindowed(chat) : EncodeChat(engine_.tokenizer(), chat);
+  if (ids.size() >= engine_.max_length()) {
     return Error{ErrorCode::kContextExceeded, "the conversation does not fit the context any more",
                  std::to_string(ids.size()) + " tokens with this turn, the context has " +
                      std::to_string(engine_.context_length()) +
                      "; /reset starts over, --ctx makes room"};
   }
+  rendering_ = std::move(chat.text);
   return ids;
+}
+
+// A window cannot go back to where an answer's text would be cut into other tokens than those that
+// the model said: the conversation would be computed from its start, and it has no end. So what is
+// held stays as it is, and only what the template puts behind it becomes tokens.
+std::vector<TokenId> Conversation::EncodeWindowed(const text::RenderedChat& chat) const {
+  const bool goes_on = !rendered_.empty() && chat.text.starts_with(rendered_);
+  if (!goes_on || !generate_.stop.empty()) return EncodeChat(engine_.tokenizer(), chat);
+  std::vector<size_t> breaks;
+  for (const size_t at : chat.breaks) {
+    if (at > rendered_.size()) breaks.push_back(at - rendered_.size());
+  }
+  std::vector<TokenId> ids = held_;
+  const std::string_view rest = std::string_view(chat.text).substr(rendered_.size());
+  const auto added = engine_.tokenizer().Encode(rest, {.parse_control = true, .breaks = breaks});
+  ids.insert(ids.end(), added.begin(), added.end());
+  return ids;
+}
+
+// What the template makes of the system message alone begins every prompt: a window keeps it.
+void Conversation::PinSystem(std::span<const TokenId> prompt) {
+  if (options_.system.empty() || !engine_.plan().is_endless()) return;
+  const auto chat = template_->Render({{"system", options_.system}}, false);
+  if (!chat) return;  // some templates want a user
+  const std::vector<TokenId> system = EncodeChat(engine_.tokenizer(), *chat);
+  const auto end = std::mismatch(system.begin(), system.end(), prompt.begin(), prompt.end()).first;
+  session_.PinFirst(static_cast<uint32_t>(end - system.begin()));
 }
 
 void Conversation::NoteReuse(uint32_t before, uint32_t kept) {
@@ -96,7 +132,9 @@ Result<engine::GenerateResult> Conversation::Answer(std::string text) {
     return std::move(ids).error();
   }
   const uint32_t before = session_.length();
-  NoteReuse(before, engine::KeepCommonPrefix(session_, held_, *ids));
+  const uint32_t kept = engine::KeepCommonPrefix(session_, held_, *ids);
+  NoteReuse(before, kept);
+  if (kept == 0) PinSystem(*ids);
 
   Progress progress("reading");
   const auto callbacks = ShowAnswer(progress, options_.output.json);
@@ -104,9 +142,11 @@ Result<engine::GenerateResult> Conversation::Answer(std::string text) {
   held_ = *std::move(ids);
   if (!result) {
     messages_.pop_back();
+    rendered_.clear();
     return result;
   }
   held_.insert(held_.end(), result->tokens.begin(), result->tokens.end());
+  rendered_ = std::move(rendering_) + result->text;
   if (result->text.empty() && result->finish_reason == engine::FinishReason::kCancelled) {
     messages_.pop_back();  // stopped before the first word: as if it had not been asked
   } else {
@@ -116,6 +156,7 @@ Result<engine::GenerateResult> Conversation::Answer(std::string text) {
                     {"text", result->text},
                     {"prompt_tokens", result->prompt_tokens},
                     {"cached_tokens", result->cached_tokens},
+                    {"truncated_tokens", result->truncated_tokens},
                     {"completion_tokens", result->completion_tokens()},
                     {"finish_reason", ToString(result->finish_reason)},
                     {"timings", TimingsToJson(result->timings)}});
@@ -129,7 +170,7 @@ void ExplainEnd(const engine::GenerateResult& result, const engine::Engine& engi
     case engine::FinishReason::kMemory:
       return Note("no memory is left for a longer answer; /reset starts over, --budget makes room");
     case engine::FinishReason::kLength:
-      if (result.prompt_tokens + result.completion_tokens() > engine.context_length()) {
+      if (result.prompt_tokens + result.completion_tokens() > engine.max_length()) {
         Note("the context of " + std::to_string(engine.context_length()) +
              " tokens is full; /reset starts over, --ctx makes room");
       }
@@ -207,14 +248,15 @@ Result<int> Loop(const ChatOptions& options, const engine::Engine& engine,
 
 Result<int> Execute(const ChatOptions& options) {
   CatchInterrupts(OnRepeat::kCountAgain);
-  engine::GenerateOptions generate =
-      MakeGenerateOptions(options.sampling, options.max_tokens.value_or(UINT32_MAX));
+  engine::GenerateOptions generate = MakeGenerateOptions(options.sampling, 0);
   TAEL_RETURN_IF_ERROR(sample::Validate(generate.sampler));
   generate.speculate = options.speculation.when;
   engine::EngineOptions wanted;
   wanted.draft_tokens = options.speculation.max_draft;
   TAEL_ASSIGN_OR_RETURN(const LoadedEngine loaded, LoadEngine(options.model, wanted));
   engine::Engine& engine = *loaded.engine;
+  // Without a window the context ends an answer sooner.
+  generate.max_tokens = options.max_tokens.value_or(engine.context_length());
   TAEL_ASSIGN_OR_RETURN(auto chat_template, LoadChatTemplate(engine));
   if (!HasChatTemplate(engine)) {
     Note("the model has no chat template: turns are written as \"user:\" and \"assistant:\"");

@@ -132,6 +132,35 @@ Result<SpeculationFlags> ParseSpeculation(const std::string& text) {
                "\"" + text + "\"; use auto, off or 1 to " + std::to_string(kMost)};
 }
 
+Result<uint32_t> ParseWindow(const std::string& text) {
+  if (text == "off") return uint32_t{0};
+  if (text == "auto") return kv::WindowPolicy::kAuto;
+  uint32_t tokens = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, tokens);
+  if (error == std::errc{} && rest == end && tokens > 0 && tokens <= kMaxTokens) return tokens;
+  return Error{ErrorCode::kInvalidArgument, "not a window",
+               "\"" + text + "\"; use a number of tokens, auto or off"};
+}
+
+Result<kv::WindowShape> ParseWindowShape(const std::string& text) {
+  if (text == "uniform") return kv::WindowShape::kUniform;
+  if (text == "layered") return kv::WindowShape::kLayered;
+  return Error{ErrorCode::kInvalidArgument, "unknown shape of a window",
+               text + "; use uniform or layered"};
+}
+
+// A flag of which so far one value works. `planned` names those that are to come.
+std::function<Result<bool>(const std::string&)> OnlyValue(const std::string& only,
+                                                          std::vector<std::string> planned) {
+  return [only, planned](const std::string& text) -> Result<bool> {
+    if (text == only) return true;
+    const bool is_planned = std::find(planned.begin(), planned.end(), text) != planned.end();
+    return Error{ErrorCode::kInvalidArgument, is_planned ? "not there yet" : "unknown value",
+                 text + "; use " + only};
+  };
+}
+
 void AddOutputFlags(CLI::App* app, OutputFlags& output) {
   app->add_flag("--json", output.json, "One JSON object on stdout, for machines");
   app->add_flag("-v,--verbose", output.verbose, "More on stderr: memory, timings");
@@ -169,6 +198,31 @@ void AddKvTypeFlags(CLI::App* app, ModelFlags& model) {
       ->type_name("TYPE");
 }
 
+void AddWindowFlags(CLI::App* app, kv::WindowPolicy& window) {
+  const auto ignore = [](bool) {};
+  AddParsed<uint32_t>(app, "--window",
+                      "Tokens that a layer keeps, on average: the first few and the last. auto: as "
+                      "many as the budget holds; off: all, and what is longer is refused",
+                      ParseWindow, [&window](uint32_t tokens) { window.tokens = tokens; })
+      ->type_name("N")
+      ->default_str("off");
+  AddCount(app, "--sinks", window.sinks, "First tokens that a window never drops", 0, kMaxTokens)
+      ->default_str("4");
+  AddParsed<kv::WindowShape>(
+      app, "--window-shape", "uniform, or layered: shallow layers keep less, deep ones more",
+      ParseWindowShape, [&window](kv::WindowShape shape) { window.shape = shape; })
+      ->type_name("SHAPE")
+      ->default_str("layered");
+  AddCount(app, "--floor", window.floor, "Memory pressure shrinks a window to this at least", 1,
+           kMaxTokens)
+      ->default_str("256");
+  AddParsed<bool>(app, "--evict", "What becomes of tokens that a window drops: drop",
+                  OnlyValue("drop", {"heavy", "merge"}), ignore)
+      ->type_name("HOW");
+  AddParsed<bool>(app, "--compress-prompt", "off", OnlyValue("off", {"auto"}), ignore)
+      ->type_name("WHEN");
+}
+
 void AddModelFlags(CLI::App* app, ModelFlags& model) {
   AddModelPath(app, model.path);
   AddParsed<uint64_t>(app, "--budget",
@@ -181,6 +235,7 @@ void AddModelFlags(CLI::App* app, ModelFlags& model) {
   AddCount(app, "--ctx", model.context, "Tokens of context; default: min(trained, what fits)", 1,
            kMaxTokens);
   AddKvTypeFlags(app, model);
+  AddWindowFlags(app, model.window);
   AddParsed<exec::Compute>(app, "--compute",
                            "fast (8-bit activations) or reference (f32 activations)", ParseCompute,
                            [&model](exec::Compute compute) { model.compute = compute; })
@@ -351,8 +406,8 @@ void AddBench(CLI::App& app, CommandOptions& chosen) {
 void AddEval(CLI::App& app, CommandOptions& chosen) {
   auto options = std::make_shared<EvalOptions>();
   CLI::App* eval =
-      AddCommand(app, chosen, "eval", "Measure perplexity",
-                 "tael eval -m model.gguf -f text.txt --ctx 512 --tokens 8192", options);
+      AddCommand(app, chosen, "eval", "Measure perplexity, and what a window costs",
+                 "tael eval -m model.gguf -f text.txt --ctx 2048 --window 512", options);
   AddModelFlags(eval, options->model);
   auto* text = eval->add_option("-f,--file", options->text_file, "Text to evaluate");
   text->type_name("FILE");
@@ -362,6 +417,14 @@ void AddEval(CLI::App& app, CommandOptions& chosen) {
   AddCount(eval, "--tokens", options->max_tokens, "Only the first N tokens of it", 2, kMaxTokens);
   AddCount(eval, "--score-from", options->score_from,
            "First position of a chunk that is scored; default: half of the context", 0, kMaxTokens);
+  AddCount(eval, "--needle", options->needle,
+           "Also hide pass keys in N prompts of --ctx tokens at each depth, and ask for them", 1,
+           1000);
+  AddCount(eval, "--generate", options->generate,
+           "Also go on with N tokens after half a chunk, and say how much of that repeats", 1,
+           kMaxTokens);
+  AddCount(eval, "--seed", options->seed, "Of the keys and of what is generated", 0, UINT64_MAX)
+      ->default_str("0");
 }
 
 void AddServe(CLI::App& app, CommandOptions& chosen) {

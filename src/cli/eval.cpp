@@ -1,17 +1,25 @@
-// `tael eval`: perplexity.
+// `tael eval`: what a model makes of a text, and what a window or a KV type changes of that.
 //
 // The text is tokenised once, whole, with BOS first where the file asks for it. Chunk k is the ids
 // [k * ctx, (k + 1) * ctx), evaluated alone (its first id replaced by BOS, again where the file
 // asks for it) and scored on the positions from ctx / 2 to ctx - 2, each predicting the next id.
 // Ids that are given (--ids) are fed as they are. A last chunk that is not full is left out.
+//
+// With a window or a KV type of its own, the same ids go through a second engine that keeps all of
+// the KV in f16, and the distance of the two is the measure: perplexity hides damage.
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/units.h"
 #include "cli/commands.h"
+#include "cli/eval_probes.h"
+#include "cli/eval_score.h"
 #include "cli/exit_code.h"
 #include "cli/input.h"
 #include "cli/interrupt.h"
@@ -19,13 +27,13 @@
 #include "cli/prompt.h"
 #include "cli/report.h"
 #include "cli/terminal.h"
-#include "sample/logprobs.h"
 
 namespace tael::cli {
 namespace {
 
 constexpr uint32_t kDefaultContext = 512;
 constexpr uint32_t kLogitRows = 16;
+constexpr uint32_t kNeedleRoom = 8;  // for the answer
 
 struct Input {
   std::string text;
@@ -66,31 +74,10 @@ Result<Plan> MakePlan(const EvalOptions& options, const Input& input) {
   return plan;
 }
 
-struct Score {
-  double nll = 0;  // sum of -ln p
-  uint64_t count = 0;
-  uint64_t kv_bytes_peak = 0;
-  double perplexity() const { return std::exp(nll / static_cast<double>(count)); }
-};
-
-Status ScoreChunk(engine::Engine& engine, std::span<const TokenId> ids, uint32_t score_from,
-                  Score& score) {
-  engine::Session session = engine.NewSession();
-  const auto fed = ids.first(ids.size() - 1);  // the last id is only predicted
-  const engine::FeedOptions feed{.num_logits = static_cast<uint32_t>(fed.size() - score_from),
-                                 .cancel = &Interrupted()};
-  const Status status = session.Feed(fed, feed, [&](size_t position, std::span<float> logits) {
-    score.nll -= static_cast<double>(sample::LogSoftmax(logits, ids[position + 1]));
-    ++score.count;
-  });
-  score.kv_bytes_peak = std::max(score.kv_bytes_peak, session.sequence().bytes_in_use());
-  return status;
-}
-
 Result<std::vector<TokenId>> EncodeInput(const EvalOptions& options, const Plan& plan,
-                                         const engine::Engine& engine, Input input) {
+                                         const engine::Engine& engine, const Input& input) {
   const tokenizer::Tokenizer& tokenizer = engine.tokenizer();
-  std::vector<TokenId> ids = std::move(input.ids);
+  std::vector<TokenId> ids = input.ids;
   if (!options.ids_file) {
     ids = tokenizer.Encode(input.text, {});
     AddBos(tokenizer, ids);
@@ -104,64 +91,159 @@ Result<std::vector<TokenId>> EncodeInput(const EvalOptions& options, const Plan&
   return ids;
 }
 
-Status PrintReport(const EvalOptions& options, const Plan& plan, const Score& score,
-                   uint64_t num_chunks, double seconds) {
-  const uint64_t tokens = num_chunks * plan.context;
-  if (options.output.json) {
-    return PrintJson({{"ppl", score.perplexity()},
-                      {"tokens", tokens},
-                      {"scored_tokens", score.count},
-                      {"nll_mean", score.nll / static_cast<double>(score.count)},
-                      {"ctx", plan.context},
-                      {"score_from", plan.score_from},
-                      {"chunks", num_chunks},
-                      {"kv_bytes_peak", score.kv_bytes_peak},
-                      {"seconds", seconds}});
+struct Engines {
+  LoadedEngine own;
+  LoadedEngine full;  // empty where there is nothing to compare
+
+  engine::Engine& engine() const { return *own.engine; }
+};
+
+// The second engine shares the mapped weights with the first and gets what is left of the budget.
+Result<LoadedEngine> LoadFull(const EvalOptions& options, engine::EngineOptions engine_options,
+                              const engine::MemoryPlan& own) {
+  ModelFlags flags = options.model;
+  flags.window = {};
+  flags.kv_type = kernels::KvType::kF16;
+  flags.kv_type_k = flags.kv_type_v = std::nullopt;
+  if (flags.budget_bytes != 0) {
+    const uint64_t taken = own.needed_bytes - own.part(mem::MemoryTag::kWeights);
+    flags.budget_bytes -= std::min(flags.budget_bytes - 1, taken);
   }
-  const std::string text = "perplexity " + Format(score.perplexity(), 4) + " over " +
-                           std::to_string(score.count) + " of " + std::to_string(tokens) +
-                           " tokens (" + std::to_string(num_chunks) + " chunks of " +
-                           std::to_string(plan.context) + ")\n";
-  if (!Print(text)) {
-    return Error{ErrorCode::kInternal, "standard output could not be written", ""};
+  auto loaded = LoadEngine(flags, std::move(engine_options));
+  if (loaded || loaded.error().code != ErrorCode::kOutOfBudget) return loaded;
+  Error error = std::move(loaded).error();
+  error.detail = "to compare, the text is also run with all of its KV in f16: " + error.detail;
+  return error;
+}
+
+Result<Engines> LoadEngines(const EvalOptions& options, const Plan& plan) {
+  engine::EngineOptions engine_options;
+  engine_options.context_length = plan.context;
+  engine_options.logit_rows = kLogitRows;
+  Engines engines;
+  TAEL_ASSIGN_OR_RETURN(engines.own, LoadEngine(options.model, engine_options));
+  const ModelFlags& flags = options.model;
+  const bool has_types = flags.kv_type || flags.kv_type_k || flags.kv_type_v;
+  if (flags.window.tokens != 0 || has_types) {
+    TAEL_ASSIGN_OR_RETURN(engines.full, LoadFull(options, engine_options, engines.engine().plan()));
+  }
+  return engines;
+}
+
+struct Report {
+  Score score;
+  uint64_t num_chunks = 0;
+  std::map<uint32_t, double> needle;  // empty: not asked for
+  std::optional<double> repetition;
+  double seconds = 0;
+};
+
+Status RunChunks(const EvalOptions& options, const Plan& plan, const Engines& engines,
+                 std::span<TokenId> ids, Report& report) {
+  const tokenizer::Tokenizer& tokenizer = engines.engine().tokenizer();
+  const bool with_bos = !options.ids_file && tokenizer.add_bos();
+  report.num_chunks = ids.size() / plan.context;
+  Progress progress("evaluating");
+  for (uint64_t i = 0; i < report.num_chunks; ++i) {
+    const auto chunk = ids.subspan(i * plan.context, plan.context);
+    if (with_bos) chunk.front() = tokenizer.bos();
+    TAEL_RETURN_IF_ERROR(ScoreChunk(engines.engine(), engines.full.engine.get(), chunk,
+                                    plan.score_from, report.score));
+    progress.Show(i + 1, report.num_chunks, ", perplexity " + Format(report.score.perplexity(), 3));
+  }
+  if (std::isfinite(report.score.perplexity())) return {};
+  return Error{ErrorCode::kInternal, "the perplexity is no finite number", ""};
+}
+
+Status RunProbes(const EvalOptions& options, const Plan& plan, const Engines& engines,
+                 const Input& input, std::span<const TokenId> ids, Report& report) {
+  engine::Engine& engine = engines.engine();
+  if (options.needle) {
+    if (options.ids_file) {
+      return Error{ErrorCode::kInvalidArgument, "needles are hidden in text", "give one with -f"};
+    }
+    const NeedleOptions needle{.text = input.text,
+                               .prompts = *options.needle,
+                               .prompt_tokens = plan.context - std::min(kNeedleRoom, plan.context),
+                               .seed = options.seed};
+    TAEL_ASSIGN_OR_RETURN(report.needle, FindNeedles(engine, needle));
+  }
+  if (options.generate) {
+    const auto prompt = ids.first(plan.context / 2);
+    TAEL_ASSIGN_OR_RETURN(report.repetition,
+                          MeasureRepetition(engine, prompt, *options.generate, options.seed));
   }
   return {};
+}
+
+Json ToJson(const Plan& plan, const Engines& engines, const Report& report) {
+  const Score& score = report.score;
+  Json json = {
+      {"ppl", score.perplexity()},    {"tokens", report.num_chunks * plan.context},
+      {"scored_tokens", score.count}, {"nll_mean", score.nll / static_cast<double>(score.count)},
+      {"ctx", plan.context},          {"score_from", plan.score_from},
+      {"chunks", report.num_chunks},  {"kv_bytes_peak", score.kv_bytes_peak}};
+  if (!score.kl.empty()) {
+    json["kl_mean"] = score.MeanKl();
+    json["kl_median"] = score.KlQuantile(0.5);
+    json["kl_p99"] = score.KlQuantile(0.99);
+    json["top1_agreement"] = score.top1_agreement();
+    json["full_ppl"] = score.full_perplexity();
+    json["full_kv_bytes_peak"] = score.full_kv_bytes_peak;
+  }
+  json["window"] = WindowToJson(engines.engine().plan());
+  if (!report.needle.empty()) {
+    Json rates = Json::object();
+    for (const auto& [depth, rate] : report.needle) rates[std::to_string(depth)] = rate;
+    json["needle"] = std::move(rates);
+  }
+  if (report.repetition) json["repetition"] = *report.repetition;
+  json["seconds"] = report.seconds;
+  return json;
+}
+
+std::string ToText(const Plan& plan, const Report& report) {
+  const Score& score = report.score;
+  std::string text =
+      "perplexity " + Format(score.perplexity(), 4) + " over " + std::to_string(score.count) +
+      " of " + std::to_string(report.num_chunks * plan.context) + " tokens (" +
+      std::to_string(report.num_chunks) + " chunks of " + std::to_string(plan.context) + ")\n";
+  if (!score.kl.empty()) {
+    text += "against all KV in f16: perplexity " + Format(score.full_perplexity(), 4) +
+            ", KL mean " + Format(score.MeanKl(), 5) + " median " +
+            Format(score.KlQuantile(0.5), 5) + " p99 " + Format(score.KlQuantile(0.99), 4) +
+            ", same top token " + Format(100 * score.top1_agreement(), 1) + " %, KV " +
+            FormatSize(score.kv_bytes_peak) + " of " + FormatSize(score.full_kv_bytes_peak) + "\n";
+  }
+  for (const auto& [depth, rate] : report.needle) {
+    text += "needle at " + std::to_string(depth) + " %: found " + Format(100 * rate, 0) + " %\n";
+  }
+  if (report.repetition) text += "repetition " + Format(*report.repetition, 4) + "\n";
+  return text;
 }
 
 }  // namespace
 
 Result<int> Execute(const EvalOptions& options) {
   CatchInterrupts(OnRepeat::kEndProcess);
-  TAEL_ASSIGN_OR_RETURN(Input input, ReadInput(options));
+  TAEL_ASSIGN_OR_RETURN(const Input input, ReadInput(options));
   TAEL_ASSIGN_OR_RETURN(const Plan plan, MakePlan(options, input));
-  engine::EngineOptions engine_options;
-  engine_options.context_length = plan.context;
-  engine_options.logit_rows = kLogitRows;
-  TAEL_ASSIGN_OR_RETURN(const LoadedEngine loaded,
-                        LoadEngine(options.model, std::move(engine_options)));
-  engine::Engine& engine = *loaded.engine;
+  TAEL_ASSIGN_OR_RETURN(const Engines engines, LoadEngines(options, plan));
   TAEL_ASSIGN_OR_RETURN(std::vector<TokenId> ids,
-                        EncodeInput(options, plan, engine, std::move(input)));
-
+                        EncodeInput(options, plan, engines.engine(), input));
   const Stopwatch watch;
-  const bool with_bos = !options.ids_file && engine.tokenizer().add_bos();
-  const uint64_t num_chunks = ids.size() / plan.context;
-  Progress progress("evaluating");
-  Score score;
-  for (uint64_t i = 0; i < num_chunks; ++i) {
-    const auto chunk = std::span(ids).subspan(i * plan.context, plan.context);
-    if (with_bos) chunk.front() = engine.tokenizer().bos();
-    TAEL_RETURN_IF_ERROR(ScoreChunk(engine, chunk, plan.score_from, score));
-    progress.Show(i + 1, num_chunks, ", perplexity " + Format(score.perplexity(), 3));
+  Report report;
+  TAEL_RETURN_IF_ERROR(RunChunks(options, plan, engines, ids, report));
+  TAEL_RETURN_IF_ERROR(RunProbes(options, plan, engines, input, ids, report));
+  report.seconds = watch.milliseconds() / 1000;
+  if (options.output.json) {
+    TAEL_RETURN_IF_ERROR(PrintJson(ToJson(plan, engines, report)));
+  } else if (!Print(ToText(plan, report))) {
+    return Error{ErrorCode::kInternal, "standard output could not be written", ""};
   }
-  progress.Clear();
-  if (!std::isfinite(score.perplexity())) {
-    return Error{ErrorCode::kInternal, "the perplexity is no finite number", ""};
-  }
-  TAEL_RETURN_IF_ERROR(PrintReport(options, plan, score, num_chunks, watch.milliseconds() / 1000));
   if (options.output.verbose) {
-    Note(engine.cpus().why);
-    Note(MemoryLine(engine));
+    Note(engines.engine().cpus().why);
+    Note(MemoryLine(engines.engine()));
   }
   return kExitOk;
 }

@@ -11,6 +11,7 @@
 #include "engine/speculation.h"
 #include "exec/workspace.h"
 #include "kernels/kernels.h"
+#include "kv/window_policy.h"
 #include "sample/sampler.h"
 
 namespace tael::cli {
@@ -31,6 +32,7 @@ struct ModelFlags {
   std::optional<kernels::KvType> kv_type_k, kv_type_v;  // instead of kv_type's
   bool commit_kv = false;
   bool lock_weights = false;
+  kv::WindowPolicy window;  // of no tokens: off
 };
 
 struct SamplingFlags {
@@ -120,6 +122,9 @@ struct EvalOptions {
   std::optional<std::string> ids_file;
   std::optional<uint32_t> max_tokens;
   std::optional<uint32_t> score_from;
+  std::optional<uint32_t> needle;    // prompts at each depth
+  std::optional<uint32_t> generate;  // tokens, for `repetition`
+  uint64_t seed = 0;
 };
 
 struct ServeOptions {

@@ -44,6 +44,7 @@ Json ToJson(const PlanOptions& options, const Forecast& forecast) {
           {"needed_bytes", plan.needed_bytes},
           {"parts", std::move(parts)},
           {"ctx", plan.context_length},
+          {"window", WindowToJson(plan)},
           {"sessions", plan.max_sessions},
           {"chunk_tokens", plan.workspace.max_tokens},
           {"resident_layers", plan.resident_layers},
@@ -90,6 +91,11 @@ std::string ToText(const PlanOptions& options, const Forecast& forecast) {
   text += "\n";
   line("planned", std::to_string(plan.max_sessions) + " x " + std::to_string(plan.context_length) +
                       " tokens, prompts in chunks of " + std::to_string(plan.workspace.max_tokens));
+  if (plan.is_endless()) {
+    line("window", std::to_string(plan.window.tokens) + " tokens are kept, " +
+                       std::to_string(plan.window.sinks) +
+                       " of them the first; texts may be longer than the context");
+  }
   if (plan.fits()) {
     line("at most", std::to_string(forecast.capacity.max_context) + " tokens of context, or " +
                         std::to_string(forecast.capacity.max_sessions) + " sessions of " +

@@ -59,6 +59,21 @@ Json TimingsToJson(const engine::Timings& timings) {
           {"accepted_tokens", timings.accepted_tokens}};
 }
 
+Json WindowToJson(const engine::MemoryPlan& plan) {
+  const bool layered = plan.window.shape == kv::WindowShape::kLayered;
+  return {{"tokens", plan.window.tokens},
+          {"sinks", plan.window.sinks},
+          {"shape", layered ? "layered" : "uniform"}};
+}
+
+void NoteTruncation(const engine::GenerateResult& result, const engine::MemoryPlan& plan) {
+  if (result.truncated_tokens == 0) return;
+  Note("truncated: " + std::to_string(result.truncated_tokens) + " of " +
+       std::to_string(result.prompt_tokens) + " prompt tokens lie outside the window of " +
+       std::to_string(plan.window.tokens) + ", whose first " + std::to_string(plan.window.sinks) +
+       " tokens and last ones stay");
+}
+
 Json LogProbsToJson(const engine::GenerateResult& result) {
   Json list = Json::array();
   for (size_t i = 0; i < result.logprobs.size(); ++i) {

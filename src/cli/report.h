@@ -25,6 +25,10 @@ engine::GenerateCallbacks ShowAnswer(Progress& progress, bool json);
 
 Json IdsToJson(std::span<const TokenId> ids);
 Json TimingsToJson(const engine::Timings& timings);
+// The window in force: `tokens` (0: off), `sinks`, `shape`.
+Json WindowToJson(const engine::MemoryPlan& plan);
+// Says on stderr how much of a prompt the answer began without, if so.
+void NoteTruncation(const engine::GenerateResult& result, const engine::MemoryPlan& plan);
 Json LogProbsToJson(const engine::GenerateResult& result);
 
 // See report/memory.h.

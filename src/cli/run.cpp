@@ -89,6 +89,7 @@ Status PrintResult(const RunOptions& options, const LoadedEngine& loaded,
   Json object = {{"text", result.text},
                  {"tokens", IdsToJson(result.tokens)},
                  {"prompt_tokens", result.prompt_tokens},
+                 {"truncated_tokens", result.truncated_tokens},
                  {"completion_tokens", result.completion_tokens()},
                  {"finish_reason", ToString(result.finish_reason)},
                  {"timings", std::move(timings)},
@@ -130,6 +131,7 @@ Result<int> Execute(const RunOptions& options) {
                         engine::Generate(session, prompt.ids, generate, callbacks));
   TAEL_RETURN_IF_ERROR(PrintResult(options, loaded, result, generate.sampler.seed));
   if (const std::string why = engine.Degraded(); !why.empty()) Note(why);
+  NoteTruncation(result, engine.plan());
   if (options.output.verbose) Summarise(loaded, result);
   return result.finish_reason == engine::FinishReason::kCancelled ? kExitInterrupted : kExitOk;
 }

@@ -45,11 +45,11 @@ struct EngineOptions {
   uint32_t draft_tokens = 0;
   exec::Compute compute = exec::Compute::kFast;
   std::optional<kernels::KvTypes> kv_type = {};  // none: f16, or f32 with kReference
-  bool kv_auto = false;           // without kv_type on the fast path: by layer (kv_types.h)
-  kv::WindowPolicy window = {};   // tokens kAuto: chosen (plan.h)
-  uint64_t runtime_bytes = 0;     // of the process itself; 0: measured
-  bool poison_freed = false;      // debugging: freed KV blocks read as NaN
-  bool commit_kv = false;         // all KV pages at start, instead of as tokens come
+  bool kv_auto = false;          // without kv_type on the fast path: by layer (kv_types.h)
+  kv::WindowPolicy window = {};  // tokens kAuto: chosen (plan.h)
+  uint64_t runtime_bytes = 0;    // of the process itself; 0: measured
+  bool poison_freed = false;     // debugging: freed KV blocks read as NaN
+  bool commit_kv = false;        // all KV pages at start, instead of as tokens come
   exec::WarmUp warm_up = exec::WarmUp::kAhead;
   bool lock_weights = false;  // keep the kernel from dropping weights, where it lets us
   uint64_t server_bytes = 0;  // of who serves the engine: planned here, reserved by them

@@ -162,8 +162,8 @@ class LayerAttention {
     return tile.sequence->FirstVisible(place_.group, position);
   }
 
-  void AttendRun(const Run& run, const QueryTile& tile, const ReadyQueries& queries,
-                 uint32_t piece, const PieceView& out) const {
+  void AttendRun(const Run& run, const QueryTile& tile, const ReadyQueries& queries, uint32_t piece,
+                 const PieceView& out) const {
     const uint32_t run_begin = run.begin - run.begin % uint32_t{kernels::kBlockTokens};
     const uint32_t begin = std::max({piece * kKeysPerPiece, run.first_token, run_begin});
     const uint32_t end = std::min({(piece + 1) * kKeysPerPiece, tile.last_position() + 1, run.end});

@@ -136,8 +136,8 @@ Layout MakeLayout(const model::Model& model, const WorkspaceShape& shape) {
       shape.max_window != 0 ? aligned(rows * (d.head_dim + packed_query) * sizeof(float)) : 0;
   out.scores = aligned(rows * kKeysPerPiece * sizeof(float));
   out.piece = aligned(rows * (d.head_dim + 2) * sizeof(float));
-  out.thread_bytes = out.matmul + out.packed + out.row + out.head + out.queries +
-                     out.sink_queries + out.scores + 2 * out.piece;
+  out.thread_bytes = out.matmul + out.packed + out.row + out.head + out.queries + out.sink_queries +
+                     out.scores + 2 * out.piece;
   out.total_bytes = out.plan.total_bytes + shape.num_threads * out.thread_bytes;
   return out;
 }

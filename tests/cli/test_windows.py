@@ -1,0 +1,125 @@
+"""Windows on the command line: prompts longer than the context, plans, and what eval says of them."""
+
+import itertools
+import json
+import unittest
+
+from harness import DATA, Case, run, tiny
+from test_run import with_template
+
+MODEL = tiny("llama_gqa")
+
+
+class Windows(Case):
+    def ids(self, count):
+        return json.dumps([3 + i * 7 % 300 for i in range(count)])
+
+    def test_a_prompt_longer_than_the_context_is_refused_or_truncated_and_said(self):
+        run = ["run", "-m", MODEL, "--prompt-tokens", self.ids(300), "-n", 3, "--temp", 0,
+               "--ctx", 128]
+        error = self.fails(2, *run, names=["300", "128", "--window"])
+        self.assertEqual(error["code"], "context_length_exceeded")
+        result = self.json_of(*run, "--window", 100, "--window-shape", "uniform")
+        self.assertEqual(result["truncated_tokens"], 200)
+        self.assertEqual(result["prompt_tokens"], 300)
+        done = self.ok(*run, "--window", 100, "--window-shape", "uniform")
+        self.assertRegex(done.err.decode(), "truncated: 200 of 300")
+        fits = self.json_of("run", "-m", MODEL, "--prompt-tokens", self.ids(90), "-n", 3,
+                            "--window", 100)
+        self.assertEqual(fits["truncated_tokens"], 0)
+
+    def test_what_is_not_there_yet_is_refused_by_name(self):
+        run = ["run", "-m", MODEL, "-p", "x", "--raw", "-n", 1, "--window", 64]
+        for flags in (["--evict", "heavy"], ["--evict", "merge"], ["--compress-prompt", "auto"]):
+            self.fails(2, *run, *flags, names=["not there yet", flags[1], flags[0]])
+        self.fails(2, *run, "--evict", "keep", names=["keep"])
+        self.ok(*run, "--evict", "drop", "--compress-prompt", "off")
+        self.fails(2, *run, "--window-shape", "round", names=["round", "layered"])
+        for bad in ("0", "-1", "many", "9999"):
+            self.fails(2, "run", "-m", MODEL, "-p", "x", "--raw", "--window", bad)
+        self.fails(2, *run, "--sinks", 64, names=["64", "--sinks"])
+
+    def test_a_plan_counts_the_window_and_not_the_context(self):
+        plan = ["plan", "-m", MODEL, "--budget", "1G", "--ctx", 512, "--sessions", 32]
+        off = self.json_of(*plan)
+        windowed = self.json_of(*plan, "--window", 64)
+        self.assertEqual(off["window"]["tokens"], 0)
+        self.assertEqual(windowed["window"], {"tokens": 64, "sinks": 4, "shape": "layered"})
+        self.assertLess(windowed["kv_bytes"], off["kv_bytes"])
+        self.assertIn(b"64 tokens are kept", self.ok(*plan, "--window", 64).out)
+
+    def test_eval_compares_a_window_with_all_of_the_kv(self):
+        file = self.folder / "ids.json"
+        file.write_text(self.ids(260))
+        evaluate = ["eval", "-m", MODEL, "--ids", file, "--score-from", 100]
+        self.assertNotIn("kl_mean", self.json_of(*evaluate))
+        plain = self.json_of(*evaluate, "--kv-type", "f16")
+        self.assertEqual(plain["kl_mean"], 0)
+        windowed = self.json_of(*evaluate, "--window", 64)
+        self.assertAlmostEqual(windowed["full_ppl"], plain["ppl"], delta=1e-3 * plain["ppl"])
+        self.assertGreater(windowed["kl_mean"], 0)
+        self.assertGreaterEqual(windowed["kl_p99"], windowed["kl_median"])
+        self.assertLess(windowed["kv_bytes_peak"], windowed["full_kv_bytes_peak"])
+        self.assertTrue(0 <= windowed["top1_agreement"] <= 1)
+        nothing = self.json_of(*evaluate, "--window", 260, "--window-shape", "uniform",
+                               "--compute", "reference", "--kv-type", "f16")
+        self.assertLess(nothing["kl_mean"], 1e-6)
+        self.assertEqual(nothing["top1_agreement"], 1)
+        self.assertRegex(self.ok(*evaluate, "--window", 64).out.decode(), "KL mean")
+
+    def test_eval_looks_for_needles_and_repetition(self):
+        text = self.folder / "text.txt"
+        text.write_text("It was a bright cold day in April. " * 100)
+        evaluate = ["eval", "-m", MODEL, "-f", text, "--ctx", 400, "--tokens", 400]
+        result = self.json_of(*evaluate, "--needle", 1, "--generate", 40)
+        self.assertEqual(list(result["needle"]), ["10", "30", "50", "70", "90"])
+        self.assertTrue(0 <= result["repetition"] <= 1)
+        self.fails(2, *evaluate[:5], "--ctx", 64, "--needle", 1, names=["too short", "--ctx"])
+
+
+class Chat(Case):
+    def test_a_conversation_goes_on_in_the_memory_of_its_window(self):
+        model = with_template(self.folder)  # trained for 512 tokens
+        self.has_templates(model)
+        turns = 60
+        lines = "".join(f"turn {i}\n" for i in range(turns)).encode()
+        done = run("chat", "-m", model, "--window", 96, "--system", "Be brief.", "-n", 12,
+                   "--temp", 1, "--seed", 5, "--ignore-eos", "--json", stdin=lines)
+        self.assertEqual(done.code, 0, done)
+        result = done.json
+        self.assertEqual(len(result["turns"]), turns)
+        self.assertGreater(result["turns"][-1]["prompt_tokens"], 1000)
+        self.assertEqual({turn["completion_tokens"] for turn in result["turns"]}, {12})
+        for before, turn in itertools.pairwise(result["turns"]):
+            # Only what is new is computed, all the way.
+            self.assertEqual(turn["cached_tokens"], before["prompt_tokens"] + 11)
+            self.assertGreaterEqual(turn["truncated_tokens"], before["truncated_tokens"])
+        self.assertGreater(turn["truncated_tokens"], 900)
+        short = run("chat", "-m", model, "--window", 96, "--system", "Be brief.", "-n", 12,
+                    "--temp", 1, "--seed", 5, "--ignore-eos", "--json",
+                    stdin=b"".join(lines.splitlines(True)[:15]))
+        self.assertEqual(result["memory"]["parts"]["kv"], short.json["memory"]["parts"]["kv"])
+
+
+class SmolLM2(Case):
+    """The figures of two texts of 2,304 tokens, 512 kept, scored from 768 on."""
+
+    def kl(self, text, *flags):
+        result = self.json_of("eval", "-m", self.models("smollm2")[0], "--ids",
+                              DATA / f"kv/{text}.json", "--ctx", 2304, "--window", 512,
+                              "--score-from", 768, "--kv-type", "f16", *flags)
+        return result["kl_mean"]
+
+    def test_sinks_are_what_a_window_needs_and_layers_help(self):
+        for text, without in (("moby", 0.637), ("wt2", 0.653)):
+            uniform = ["--window-shape", "uniform"]
+            # Damage that the measurement has to see: perplexity nearly doubles.
+            self.assertAlmostEqual(self.kl(text, *uniform, "--sinks", 0), without,
+                                   delta=0.25 * without)
+            four = self.kl(text, *uniform)
+            self.assertLessEqual(four, 0.08)
+            self.assertLessEqual(self.kl(text), four + 0.003)
+
+
+if __name__ == "__main__":
+    unittest.main()
