@@ -28,7 +28,8 @@ struct Case {
   kv::WindowPolicy policy;
 };
 
-std::unique_ptr<engine::Engine> MakeEngine(const Case& c, uint32_t sessions = 1) {
+std::unique_ptr<engine::Engine> MakeEngine(const Case& c, uint32_t sessions = 1,
+                                           kernels::KvTypes types = kernels::KvType::kF32) {
   auto made = engine::Engine::Create(
       {.model_path = std::string(TAEL_TEST_DATA) + "/tiny/" + c.model + ".gguf",
        .budget_bytes = 1u << 30,
@@ -38,6 +39,7 @@ std::unique_ptr<engine::Engine> MakeEngine(const Case& c, uint32_t sessions = 1)
        .chunk_tokens = kMostChunk,
        .logit_rows = 16,
        .compute = exec::Compute::kReference,
+       .kv_type = types,
        .window = c.policy});
   EXPECT_TRUE(made.has_value()) << (made ? "" : made.error().Message());
   return made ? std::move(*made) : nullptr;
@@ -224,6 +226,26 @@ INSTANTIATE_TEST_SUITE_P(, EndlessModel,
                                          Case{"gemma3", {100, 4, kv::WindowShape::kLayered}},
                                          Case{"smollm3", {48, 4, kv::WindowShape::kLayered}}),
                          TestName);
+
+// Keys of 8 bits are stored transformed, so that a query is turned in their space. Turned in its
+// own it would be far away.
+TEST(EndlessQuantised, QueriesAreTurnedInTheSpaceOfTheKeys) {
+  const Case c{"llama_gqa", {64, 4, kv::WindowShape::kUniform}};
+  const auto engine = MakeEngine(c, 1, kernels::KvType::kQ8);
+  ASSERT_NE(engine, nullptr);
+  const auto tokens = RandomTokens(700, 5);
+  const Rows want = Oracle(*engine, tokens);
+  for (const uint32_t chunk : {1u, 300u}) {
+    // What 8 bits cost before the trained context ends, and behind it.
+    engine::Session session = engine->NewSession();
+    const std::span<const TokenId> all = tokens;
+    const double before = FeedAndCompare(session, all.first(512), chunk, want);
+    const Rows rest(want.begin() + 512, want.end());
+    const double behind = FeedAndCompare(session, all.subspan(512), chunk, rest);
+    EXPECT_LT(behind, 1.5 * before) << "chunks of " << chunk;
+    EXPECT_LT(before, 0.6);
+  }
+}
 
 // The oracle without the window, or without its sinks, is far from what a window gives: the
 // tolerance above tells them apart.
