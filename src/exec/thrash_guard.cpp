@@ -1,11 +1,15 @@
 #include "exec/thrash_guard.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
+#include <string_view>
 #include <utility>
-
-#include "mem/kernel_file.h"
 
 namespace tael::exec {
 namespace {
@@ -17,6 +21,24 @@ constexpr uint64_t kReadAheadBytes = 128 * 1024;
 constexpr uint64_t kShare = 20;
 constexpr uint64_t kLeastBytes = 512 * 1024;
 
+// What the calling thread has had read, as the kernel counts it. No heap: decoding allocates
+// nothing.
+std::optional<uint64_t> BytesRead() {
+  std::array<char, 512> text;
+  const int fd = ::open("/proc/thread-self/io", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return std::nullopt;
+  const ssize_t size = ::read(fd, text.data(), text.size());
+  ::close(fd);
+  constexpr std::string_view kName = "\nread_bytes: ";
+  const std::string_view lines(text.data(), size > 0 ? static_cast<size_t>(size) : 0);
+  const size_t at = lines.find(kName);
+  if (at == std::string_view::npos) return std::nullopt;
+  uint64_t bytes = 0;
+  const auto [end, error] =
+      std::from_chars(lines.data() + at + kName.size(), lines.data() + lines.size(), bytes);
+  return error == std::errc{} ? std::optional(bytes) : std::nullopt;
+}
+
 // Faults alone say little: one may bring in megabytes, and most of those that wait for them are not
 // counted. They are cheap to ask for, though, and there are none where nothing is read.
 class BytesOfThisThread {
@@ -27,8 +49,7 @@ class BytesOfThisThread {
     const auto faults = static_cast<uint64_t>(usage.ru_majflt);
     if (faults == faults_) return bytes_;
     faults_ = faults;
-    bytes_ =
-        mem::ReadField("/proc/thread-self/io", "read_bytes:").value_or(faults * kReadAheadBytes);
+    bytes_ = BytesRead().value_or(faults * kReadAheadBytes);
     return bytes_;
   }
 
