@@ -24,7 +24,7 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kKiB = uint64_t{1} << 10;
 // Heap that is too small for the ledger: JSON, strings, tables of blocks. At least this much is
 // planned, so that two runs plan the same although what they measure differs a little.
-constexpr uint64_t kLeastHeap = kMiB;
+constexpr uint64_t kLeastHeap = 640 * kKiB;
 // Of a thread: the touched end of its stack and its heap of small things.
 constexpr uint64_t kStackBytes = 64 * kKiB;
 // Code of a process that is more than this program, of which we shall not use all.
