@@ -356,7 +356,7 @@ TEST_F(SchedulerTest, AReaderThatIsTooSlowLosesItsAnswer) {
   MakeEngine(SchedulerEngine("llama_gqa"));
   Start({.prefix_cache = false, .buffer_tokens = kSmallBuffer, .slow_reader_timeout = 50ms});
   const auto answer = Occupy(MakeRequest(RandomTokens(20, 1), 100));
-  EXPECT_TRUE(Eventually([&] { return answer->error().has_value(); }));
+  ASSERT_TRUE(Eventually([&] { return answer->error().has_value(); }));
   EXPECT_EQ(answer->error()->code, ErrorCode::kCancelled);
   EXPECT_THAT(answer->error()->Message(), HasSubstr("slow"));
   EXPECT_EQ(engine->pool().Stats().num_blocks_in_use, 0u);
