@@ -4,7 +4,7 @@ import itertools
 import math
 import unittest
 
-from support import ServerCase, needs_openai, openai
+from support import ServerCase, needs_openai, not_under_sanitizers, openai
 
 MESSAGES = [{"role": "system", "content": "You are brief."}, {"role": "user", "content": "hello"}]
 LOGPROBS = ("off", "on", "top 5")
@@ -143,6 +143,7 @@ class Matrix(ServerCase):
             self.assertIsNone(chunk.usage)
             self.assertEqual(len(chunk.choices), 1)
 
+    @not_under_sanitizers
     def test_long_lists_of_logprobs_take_no_memory_beside_the_numbers(self):
         def anonymous():
             return self.server.get("/v1/memory").json["rss_anon_bytes"]
