@@ -268,7 +268,7 @@ class Connections(ServerCase):
         def ask():
             try:
                 statuses.append(self.server.chat(max_tokens=2).status)
-            except ConnectionResetError:
+            except ConnectionError:
                 statuses.append("reset")
             except OSError as error:
                 statuses.append(error)
