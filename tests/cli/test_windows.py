@@ -4,7 +4,7 @@ import itertools
 import json
 import unittest
 
-from harness import DATA, Case, run, tiny
+from harness import DATA, Case, not_under_sanitizers, run, tiny
 from test_run import with_template
 
 MODEL = tiny("llama_gqa")
@@ -101,6 +101,7 @@ class Chat(Case):
         self.assertEqual(result["memory"]["parts"]["kv"], short.json["memory"]["parts"]["kv"])
 
 
+@not_under_sanitizers
 class SmolLM2(Case):
     """The figures of two texts of 2,304 tokens, 512 kept, scored from 768 on."""
 

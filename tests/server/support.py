@@ -17,7 +17,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cli"))
 
 from gguf_edit import STRING, UINT32, Gguf
-from harness import BINARY, Case, command, environment, run, tiny
+from harness import Case, command, environment, not_under_sanitizers, run, tiny
 
 try:
     import openai
@@ -32,12 +32,6 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 needs_openai = unittest.skipIf(openai is None, "no `openai` package: scripts/setup installs it")
-
-
-# A sanitizer has memory of its own, and makes the program several times as slow.
-not_under_sanitizers = unittest.skipIf(
-    pathlib.Path(BINARY).is_file() and b"__asan_init" in pathlib.Path(BINARY).read_bytes(),
-    "says nothing under sanitizers")
 
 
 def templated(folder, context=2048, name="tiny.gguf"):
