@@ -5,7 +5,7 @@ import threading
 import time
 import unittest
 
-from support import ServerCase, raw, reset, wait_for
+from support import ServerCase, not_under_sanitizers, raw, reset, wait_for
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 LONG = {"prompt": "hello", "max_tokens": 100_000, "temperature": 0, "ignore_eos": True}
@@ -117,6 +117,7 @@ class Neighbours(ServerCase):
                 thread.join()
         self.assertTrue(wait_for(lambda: self.server.metric("tael_sequences_running") == 0))
 
+    @not_under_sanitizers
     def test_a_slow_reader_stops_nobody_else(self):
         slow = socket.socket()
         self.addCleanup(slow.close)
