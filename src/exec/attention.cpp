@@ -183,11 +183,14 @@ class LayerAttention {
     call.scores = scratch_.scores;
     call.score_stride = kKeysPerPiece;
     scores_(call);
-    for (size_t r = 0; r < rows; ++r) {
-      const auto position = tile.first_position + static_cast<uint32_t>(r) / group_size();
+    size_t r = 0;
+    for (uint32_t t = 0; t < tile.num_tokens; ++t) {
+      const uint32_t position = tile.first_position + t;
       uint32_t first = run.begin;
       if (!run.sinks) first = std::max(first, FirstVisible(tile, position));
-      SoftmaxRow(call.scores + r * kKeysPerPiece, {begin, end}, {first, position + 1}, out, r);
+      for (uint32_t head = 0; head < group_size(); ++head, ++r) {
+        SoftmaxRow(call.scores + r * kKeysPerPiece, {begin, end}, {first, position + 1}, out, r);
+      }
     }
     call.tile_offset += group_.k_tile_bytes;
     call.out = out.values(0);

@@ -72,7 +72,6 @@ bool ThrashGuard::End() {
   in_a_row_ = thrashes ? in_a_row_ + 1 : 0;
   if (in_a_row_ < kPasses) return false;
   in_a_row_ = 0;
-  ++num_alarms_;
   return true;
 }
 

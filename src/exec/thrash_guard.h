@@ -26,15 +26,11 @@ class ThrashGuard {
   void Begin();
   bool End();
 
-  // How many times End() was true.
-  uint64_t num_alarms() const { return num_alarms_; }
-
  private:
   const CountBytes count_;
   const uint64_t least_bytes_;  // of a pass that thrashes
   uint64_t at_begin_ = 0;
   int in_a_row_ = 0;
-  uint64_t num_alarms_ = 0;
 };
 
 }  // namespace tael::exec

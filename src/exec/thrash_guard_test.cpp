@@ -28,7 +28,6 @@ TEST_F(Guard, ThreePassesInARowThatReadWeightsAgainAreOne) {
   EXPECT_FALSE(Pass(kMany));
   EXPECT_TRUE(Pass(kMany));
   EXPECT_FALSE(Pass(kMany)) << "counted anew";
-  EXPECT_EQ(guard_.num_alarms(), 1u);
 }
 
 TEST_F(Guard, APassThatFindsItsWeightsEndsTheRow) {
@@ -38,10 +37,12 @@ TEST_F(Guard, APassThatFindsItsWeightsEndsTheRow) {
   EXPECT_FALSE(Pass(kMany));
 }
 
-TEST(ThrashGuard, CountsWhatThisThreadReads) {
-  ThrashGuard guard(kWeights, 1);
-  guard.Begin();
-  EXPECT_FALSE(guard.End());
+TEST(ThrashGuard, ByTheKernelsOwnCountPassesThatReadNothingAreNoAlarm) {
+  ThrashGuard guard(1, 1);
+  for (int i = 0; i < 2 * ThrashGuard::kPasses; ++i) {
+    guard.Begin();
+    EXPECT_FALSE(guard.End());
+  }
 }
 
 }  // namespace

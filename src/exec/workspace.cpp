@@ -49,6 +49,15 @@ void Widen(PackingNeeds& needs, std::initializer_list<const model::Matrix*> matr
   }
 }
 
+// Whether both layers need the same: types and widths decide.
+bool NeedTheSame(const model::LayerWeights& a, const model::LayerWeights& b) {
+  using W = model::LayerWeights;
+  for (const auto matrix : {&W::q, &W::k, &W::v, &W::output, &W::gate, &W::up, &W::down}) {
+    if ((a.*matrix).type != (b.*matrix).type || (a.*matrix).cols != (b.*matrix).cols) return false;
+  }
+  return true;
+}
+
 KernelNeeds NeedsOf(const model::Model& model, const WorkspaceShape& shape) {
   const KernelTable& kernels = kernels::Active();
   KernelNeeds needs;
@@ -59,7 +68,12 @@ KernelNeeds NeedsOf(const model::Model& model, const WorkspaceShape& shape) {
       needs.matmul_scratch = std::max<uint64_t>(needs.matmul_scratch, fn(m.type, tokens, m.cols));
     }
   };
+  std::vector<const model::LayerWeights*> seen;
   for (const model::LayerWeights& w : model.weights().layers) {
+    if (std::ranges::any_of(seen, [&](const auto* other) { return NeedTheSame(*other, w); })) {
+      continue;
+    }
+    seen.push_back(&w);
     Widen(needs.model, {&w.q, &w.k, &w.v}, shape);
     Widen(needs.model, {&w.gate, &w.up}, shape);
     Widen(needs.attended, {&w.output}, shape);
@@ -152,16 +166,9 @@ Workspace::Report Workspace::ReportOf(const model::Model& model, const Workspace
   const Layout layout = MakeLayout(model, shape);
   Report report{.peak_live_bytes = layout.plan.peak_live_bytes,
                 .arena_bytes = layout.plan.total_bytes};
-  for (const model::Op& op : model::OpList()) {
-    // Touched in more than one op: counted where it is written first.
-    std::array<bool, model::kNumBuffers> counted{};
-    for (const Buffer buffer : op.touches) {
-      const auto i = static_cast<size_t>(buffer);
-      const bool first =
-          model::LifetimeOf(buffer).first_op == static_cast<uint32_t>(&op - model::OpList().data());
-      if (!first || std::exchange(counted[i], true)) continue;
-      report.kept_bytes += layout.sizes[i] * (op.per_layer ? model.description().num_layers : 1);
-    }
+  for (size_t i = 0; i < model::kNumBuffers; ++i) {  // counted where it is written first
+    const model::Op& op = model::OpList()[model::LifetimeOf(static_cast<Buffer>(i)).first_op];
+    report.kept_bytes += layout.sizes[i] * (op.per_layer ? model.description().num_layers : 1);
   }
   return report;
 }

@@ -3,26 +3,15 @@
 //
 // Scales, integers, packed queries and scores have to come out the same to the bit on every ISA.
 #include "kernels/isa/exact_scales.h"
+#include "kernels/isa/quantised_tiles.h"
+#include "kernels/isa/scalar_rows.h"
 #include "kernels/kernels.h"
 
 namespace tael::kernels {
 namespace {
 
-constexpr size_t kScaleBytes = kBlockTokens * sizeof(uint16_t);  // of one scale for each slot
-
 // The value of an f16 scale.
-float HalfAt(const std::byte* p) {
-  uint16_t half;
-  __builtin_memcpy(&half, p, sizeof half);
-  const uint32_t sign = (half & 0x8000u) << 16;
-  const uint32_t exponent = (half >> 10) & 0x1fu, mantissa = half & 0x3ffu;
-  if (exponent == 0) {
-    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
-    return sign != 0 ? -magnitude : magnitude;
-  }
-  const uint32_t high = exponent == 31 ? 0xffu : exponent + (127 - 15);
-  return __builtin_bit_cast(float, sign | (high << 23) | (mantissa << 13));
-}
+float HalfAt(const std::byte* p) { return LoadHalf(reinterpret_cast<const uint8_t*>(p)); }
 
 // A NaN is not lost while it comes last; after a rotation a vector holds nothing else.
 float MaxAbs(const float* x, size_t n) {
@@ -46,13 +35,6 @@ int Rounded(float x) {
   return static_cast<int>((x + kWhole) - kWhole);
 }
 
-// A packed query: [head_dim] int8, [head_dim] int8 of 1/128 of those, then this.
-struct QueryTail {
-  float scale;
-  int32_t sum;       // of the integers
-  int32_t fine_sum;  // of the fine ones
-};
-
 void PackQ(const float* q, size_t head_dim, float* out) {
   auto* bytes = reinterpret_cast<int8_t*>(out);
   const float most = MaxAbs(q, head_dim);
@@ -69,11 +51,6 @@ void PackQ(const float* q, size_t head_dim, float* out) {
     tail.fine_sum += fine;
   }
   __builtin_memcpy(bytes + 2 * head_dim, &tail, sizeof tail);
-}
-
-size_t Q8TileBytes(size_t head_dim) { return kBlockTokens * head_dim + kScaleBytes; }
-size_t Q4TileBytes(size_t head_dim) {
-  return head_dim / kQ4Group * kScaleBytes + kBlockTokens * head_dim / 2;
 }
 
 // Byte of dimension d of a key.

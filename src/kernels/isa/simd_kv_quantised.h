@@ -14,12 +14,11 @@
 #pragma once
 
 #include "kernels/isa/exact_scales.h"
+#include "kernels/isa/quantised_tiles.h"
 #include "kernels/isa/simd_kv.h"
 
 namespace tael::kernels {
 namespace {
-
-constexpr size_t kScaleBytes = kBlockTokens * sizeof(uint16_t);  // of one scale for each slot
 
 // ---- storing ----
 
@@ -61,13 +60,6 @@ void Quantise(const float* x, size_t n, float factor, int8_t* out) {
   }
 }
 
-// A packed query: [head_dim] int8, [head_dim] int8 of 1/128 of those, then this.
-struct QueryTail {
-  float scale;
-  int32_t sum;       // of the integers
-  int32_t fine_sum;  // of the fine ones
-};
-
 inline QueryTail TailOf(const int8_t* q, size_t head_dim) {
   QueryTail tail;
   __builtin_memcpy(&tail, q + 2 * head_dim, sizeof tail);
@@ -100,23 +92,12 @@ void PackQ(const float* q, size_t head_dim, float* out) {
   __builtin_memcpy(bytes + 2 * head_dim, &tail, sizeof tail);
 }
 
-inline size_t Q8TileBytes(size_t head_dim) { return kBlockTokens * head_dim + kScaleBytes; }
-inline size_t Q4TileBytes(size_t head_dim) {
-  return head_dim / kQ4Group * kScaleBytes + kBlockTokens * head_dim / 2;
-}
-
 template <typename S>
 void StoreQ8K(const float* k, size_t head_dim, size_t slot, std::byte* tile) {
   const F16Scale scale = ScaleAbove(MaxAbs<S>(k, head_dim) / 127.0f);
   for (size_t d = 0; d < head_dim; d += 8) {
     int8_t column[8];
-    if constexpr (kHasPart<S>) {
-      int8_t wide[S::kLanes];
-      S::StoreI8(wide, Scaled<S>(S::LoadPart(k + d, 8), scale.inverse, -127.0f, 127.0f));
-      __builtin_memcpy(column, wide, 8);
-    } else {
-      Quantise<S>(k + d, 8, scale.inverse, column);
-    }
+    Quantise<S>(k + d, 8, scale.inverse, column);
     std::byte* out = tile + d * kBlockTokens + slot * 4;
     __builtin_memcpy(out, column, 4);
     __builtin_memcpy(out + 4 * kBlockTokens, column + 4, 4);
