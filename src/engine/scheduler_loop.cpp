@@ -1,11 +1,9 @@
 #include "engine/scheduler_loop.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <system_error>
 #include <utility>
 
-#include "base/fault.h"
+#include "base/thread.h"
 #include "engine/batch.h"
 
 namespace tael::engine {
@@ -13,10 +11,6 @@ namespace {
 
 // How much the last request says about how long the next will take.
 constexpr double kMeanRate = 0.2;
-
-double Milliseconds(Job::Clock::duration duration) {
-  return std::chrono::duration<double, std::milli>(duration).count();
-}
 
 }  // namespace
 
@@ -39,13 +33,8 @@ Result<std::unique_ptr<SchedulerLoop>> SchedulerLoop::Create(Engine& engine,
 }
 
 Status SchedulerLoop::Start() {
-  try {
-    if (FaultHere(FaultKind::kThread)) throw std::system_error(EAGAIN, std::generic_category());
-    thread_ = std::thread([this] { Run(); });
-  } catch (const std::system_error&) {
-    return Error{ErrorCode::kIo, "cannot start the scheduler's thread",
-                 "the system has no room for another thread; raise its limit (ulimit -u)"};
-  }
+  TAEL_ASSIGN_OR_RETURN(thread_,
+                        StartThread("cannot start the scheduler's thread", [this] { Run(); }));
   return {};
 }
 
@@ -119,8 +108,9 @@ const std::vector<Choice*>& SchedulerLoop::Ready() {
   for (const auto& job : active_) {
     for (const auto& choice : job->choices) {
       if (choice->state != State::kRuns || job->full_since || Waits(*choice)) continue;
-      if (!choice->started && choice->index == 0) job->answer->SetCached(choice->held());
-      choice->started = true;
+      if (choice->num_computed == 0 && choice->index == 0) {
+        job->answer->SetCached(choice->held());
+      }
       ready_.push_back(choice.get());
     }
   }
@@ -149,7 +139,7 @@ bool SchedulerLoop::Pass() {
 
 Status SchedulerLoop::Compute() {
   ++stats_.passes;
-  weights_released_ = false;
+  stats_.weights_released = false;
   const auto sink = [this](size_t item, size_t index, std::span<float> logits) {
     Choice& choice = *plan_.parts()[item].choice;
     choice.writer->OnLogits(index, logits);
@@ -206,7 +196,6 @@ void SchedulerLoop::ForkFollowers(Choice& leader) {
     if (other->state != State::kFollows) continue;
     other->session = leader.session->Fork();
     other->state = State::kRuns;
-    other->started = true;
     other->num_computed = other->held();
     other->writer->EndPass(std::nullopt);
     Settle(*other);
@@ -287,7 +276,7 @@ void SchedulerLoop::Sleep() {
   }
   if (now < pressure_until_) until = std::min(until, pressure_until_);
   const bool idle = active_.empty() && waiting_.empty();
-  if (idle && options_.idle_release.count() > 0 && !weights_released_) {
+  if (idle && options_.idle_release.count() > 0 && !stats_.weights_released) {
     if (now >= idle_since_ + options_.idle_release) {
       ReleaseWeights();
     } else {
@@ -301,7 +290,7 @@ void SchedulerLoop::Sleep() {
 
 void SchedulerLoop::ReleaseWeights() {
   engine_.ReleaseWeights();
-  weights_released_ = true;
+  stats_.weights_released = true;
   ++stats_.idle_releases;
   Log("idle: the weights are given back to the kernel");
 }
@@ -316,7 +305,6 @@ void SchedulerLoop::TellStats(bool with_prefix) {
     for (const auto& choice : job->choices) stats_.preempted += choice->state == State::kPreempted;
   }
   stats_.under_pressure = Clock::now() < pressure_until_;
-  stats_.weights_released = weights_released_;
   const double wait_ms = mean_job_ms_ * (stats_.queued + 1) / Slots();
   stats_.retry_after_s = static_cast<uint32_t>(std::clamp(wait_ms / 1000 + 1, 1.0, 300.0));
   if (with_prefix && index_ != nullptr) {

@@ -101,11 +101,11 @@ class SchedulerLoop final : private Reclaimable {
   // ---- what is given back (scheduler_memory.cpp) ----
   void FindRoom();
   uint64_t EvictIdleRows(uint64_t bytes) override;
-  uint64_t StoreIdleSessions(uint64_t /*bytes*/) override { return 0; }
   uint64_t ShrinkWindows(uint64_t bytes) override;
   bool PreemptLast(uint64_t& freed_bytes) override;
   void Preempt(Choice& choice);
   void Compact();
+  uint64_t BytesInUse() const { return engine_.pool().Stats().block_bytes_in_use; }
   bool KeepPinned(const Choice& choice);
 
   Engine& engine_;
@@ -126,7 +126,6 @@ class SchedulerLoop final : private Reclaimable {
 
   Clock::time_point pressure_until_{};
   Clock::time_point idle_since_ = Clock::now();
-  bool weights_released_ = false;
   double mean_job_ms_ = 0;
   KvAccount::Blocks pinned_;
 

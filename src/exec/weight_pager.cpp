@@ -1,11 +1,9 @@
 #include "exec/weight_pager.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <system_error>
 #include <utility>
 
-#include "base/fault.h"
+#include "base/thread.h"
 
 namespace tael::exec {
 
@@ -21,13 +19,8 @@ Result<std::unique_ptr<WeightPager>> WeightPager::Create(const mem::FileMapping&
                                                          uint32_t resident_layers, WarmUp warm_up) {
   std::unique_ptr<WeightPager> pager(new WeightPager(mapping, std::move(extents), resident_layers));
   if (!pager->streams()) pager->LeaveToFaults(warm_up);
-  try {
-    if (FaultHere(FaultKind::kThread)) throw std::system_error(EAGAIN, std::generic_category());
-    pager->thread_ = std::thread([raw = pager.get()] { raw->Work(); });
-  } catch (const std::system_error&) {
-    return Error{ErrorCode::kIo, "cannot start the thread that reads weights",
-                 "the system has no room for another thread; raise its limit (ulimit -u)"};
-  }
+  TAEL_ASSIGN_OR_RETURN(pager->thread_, StartThread("cannot start the thread that reads weights",
+                                                    [raw = pager.get()] { raw->Work(); }));
   if (warm_up == WarmUp::kAll && !pager->streams()) {
     std::unique_lock lock(pager->mutex_);
     pager->changed_.wait(lock, [&] { return pager->NextUnit() == pager->mapped_.size(); });

@@ -36,33 +36,22 @@ std::string FolderOf(const std::string& path) {
 
 // A renamed file is safe once its folder is. Not every file system can sync one: best effort.
 void SyncFolder(const std::string& path) {
-  const FileHandle folder(
+  const FileDescriptor folder(
       ::open(FolderOf(path).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NONBLOCK));
   if (folder.is_open()) static_cast<void>(::fsync(folder.get()));
 }
 
 }  // namespace
 
-FileHandle::FileHandle(FileHandle&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-
-FileHandle& FileHandle::operator=(FileHandle&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-FileHandle::~FileHandle() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 // ---- writing ----
 
-NewFile::NewFile(std::string path, FileHandle file)
+NewFile::NewFile(std::string path, FileDescriptor file)
     : path_(std::move(path)), temporary_(path_ + ".new"), file_(std::move(file)) {}
 
 Result<NewFile> NewFile::Create(const std::string& path) {
   // One that a crash left behind is overwritten; a link is not followed.
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-  FileHandle file(::open((path + ".new").c_str(), kFlags, S_IRUSR | S_IWUSR));
+  FileDescriptor file(::open((path + ".new").c_str(), kFlags, S_IRUSR | S_IWUSR));
   if (!file.is_open()) return OpenError("cannot create", path + ".new", errno);
   return NewFile(path, std::move(file));
 }
@@ -102,20 +91,20 @@ Status NewFile::Commit() {
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
     return IoError("cannot replace", path_, errno);
   }
-  file_ = FileHandle();
+  file_ = FileDescriptor();
   SyncFolder(path_);
   return {};
 }
 
 // ---- reading ----
 
-OldFile::OldFile(std::string path, FileHandle file, uint64_t size)
+OldFile::OldFile(std::string path, FileDescriptor file, uint64_t size)
     : path_(std::move(path)), file_(std::move(file)), size_(size) {}
 
 Result<OldFile> OldFile::Open(const std::string& path) {
   const bool fault = FaultHere(FaultKind::kRead);
   // O_NONBLOCK: opening a FIFO must not wait for a writer.
-  FileHandle file(fault ? -1 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  FileDescriptor file(fault ? -1 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.is_open()) return OpenError("cannot open", path, fault ? EMFILE : errno);
   struct stat info = {};
   if (::fstat(file.get(), &info) != 0) return IoError("cannot stat", path, errno);

@@ -7,23 +7,10 @@
 #include <cstdint>
 #include <string>
 
+#include "base/file_descriptor.h"
 #include "base/result.h"
 
 namespace tael::kv {
-
-class FileHandle {
- public:
-  FileHandle() = default;
-  explicit FileHandle(int fd) : fd_(fd) {}
-  FileHandle(FileHandle&& other) noexcept;
-  FileHandle& operator=(FileHandle&& other) noexcept;
-  ~FileHandle();
-  int get() const { return fd_; }
-  bool is_open() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
 
 // A new content for `path`. Until Commit() has returned, whoever opens `path` finds the old one,
 // also after a crash; without Commit() it stays.
@@ -39,12 +26,12 @@ class NewFile {
   Status Commit();
 
  private:
-  NewFile(std::string path, FileHandle file);
+  NewFile(std::string path, FileDescriptor file);
   Error Failed(const char* what, int error) const;
 
   std::string path_;
   std::string temporary_;
-  FileHandle file_;
+  FileDescriptor file_;
   uint64_t written_ = 0;
   uint64_t synced_ = 0;
 };
@@ -60,11 +47,11 @@ class OldFile {
   Status Skip(uint64_t bytes);            // Fails: kMalformed past the end
 
  private:
-  OldFile(std::string path, FileHandle file, uint64_t size);
+  OldFile(std::string path, FileDescriptor file, uint64_t size);
   Error PastTheEnd() const;
 
   std::string path_;
-  FileHandle file_;
+  FileDescriptor file_;
   uint64_t size_ = 0;
   uint64_t offset_ = 0;
   uint64_t dropped_ = 0;  // of the page cache

@@ -21,6 +21,7 @@
 
 #include "base/checked.h"
 #include "base/fault.h"
+#include "base/file_descriptor.h"
 
 namespace tael::mem {
 namespace {
@@ -35,20 +36,6 @@ size_t SystemPageSize() {
 Error IoError(const char* what, const std::string& path, int error) {
   return Error{ErrorCode::kIo, what, "\"" + path + "\": " + std::strerror(error)};
 }
-
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  ~FileDescriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 int OpenForReading(const std::string& path) {
   if (FaultHere(FaultKind::kRead)) {

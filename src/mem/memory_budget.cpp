@@ -113,6 +113,14 @@ void MemoryBudget::AdjustUsed(MemoryTag tag, uint64_t before, uint64_t after) {
   counters_[Index(tag)].used.fetch_add(after - before, std::memory_order_relaxed);
 }
 
+Result<Reservation> MemoryBudget::ReserveHeap(MemoryTag tag, uint64_t bytes) {
+  constexpr uint64_t kSmallHeapBytes = 64 * 1024;
+  if (bytes <= kSmallHeapBytes) return Reservation();
+  TAEL_ASSIGN_OR_RETURN(Reservation reservation, Reserve(tag, bytes));
+  reservation.SetUsed(bytes);
+  return reservation;
+}
+
 uint64_t MemoryBudget::free_bytes() const {
   if (limit_ == 0) return std::numeric_limits<uint64_t>::max();
   return limit_ - reserved_bytes();

@@ -86,6 +86,9 @@ class MemoryBudget {
 
   // Fails: kOutOfBudget; then nothing has changed.
   Result<Reservation> Reserve(MemoryTag tag, uint64_t bytes);
+  // For heap that is used at once. What is small is measured as a whole (part `runtime`): then the
+  // reservation is empty. Fails: kOutOfBudget.
+  Result<Reservation> ReserveHeap(MemoryTag tag, uint64_t bytes);
 
   uint64_t limit_bytes() const { return limit_; }
   uint64_t reserved_bytes() const { return reserved_.load(std::memory_order_relaxed); }

@@ -12,11 +12,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
-#include <system_error>
 #include <thread>
 #include <utility>
 
-#include "base/fault.h"
+#include "base/file_descriptor.h"
+#include "base/thread.h"
 #include "base/units.h"
 #include "mem/cgroups.h"
 #include "mem/kernel_file.h"
@@ -114,8 +114,9 @@ void PressureSources::ReadGroup(const std::string& folder, bool v2, PressureRead
   }
   const bool hit =
       v2 ? Grew(folder + "/memory.events", "max") : Grew(folder + "/memory.failcnt", "");
+  if (!hit) return;
   const std::optional<uint64_t> room = FileRoomIn(folder, v2);
-  if (!hit || !room || *room >= file_bytes_) return;
+  if (!room || *room >= file_bytes_) return;
   Raise(reading, PressureLevel::kCritical,
         "the control group leaves " + FormatSize(*room) + " for file pages, the weights are " +
             FormatSize(file_bytes_));
@@ -129,28 +130,22 @@ class PressureWatcher::Impl {
       : options_(std::move(options)),
         on_change_(std::move(on_change)),
         sources_(options_.file_bytes, options_.root),
-        stop_(::eventfd(0, EFD_CLOEXEC)),
-        alarm_(OpenAlarm()) {}
+        alarm_(OpenAlarm()),
+        stop_(::eventfd(0, EFD_CLOEXEC)) {}
 
   ~Impl() {
-    if (thread_.joinable()) {
-      const uint64_t one = 1;
-      if (::write(stop_, &one, sizeof one) != sizeof one) std::abort();  // it cannot block
-      thread_.join();
-    }
-    if (alarm_ >= 0) ::close(alarm_);
-    if (stop_ >= 0) ::close(stop_);
+    if (!thread_.joinable()) return;
+    const uint64_t one = 1;
+    if (::write(stop_.get(), &one, sizeof one) != sizeof one) std::abort();  // it cannot block
+    thread_.join();
   }
 
   Status Start() {
-    if (stop_ < 0) return Error{ErrorCode::kIo, "cannot watch memory", std::strerror(errno)};
-    try {
-      if (FaultHere(FaultKind::kThread)) throw std::system_error(EAGAIN, std::generic_category());
-      thread_ = std::thread([this] { Work(); });
-    } catch (const std::system_error&) {
-      return Error{ErrorCode::kIo, "cannot start the thread that watches memory",
-                   "the system has no room for another thread; raise its limit (ulimit -u)"};
+    if (!stop_.is_open()) {
+      return Error{ErrorCode::kIo, "cannot watch memory", std::strerror(errno)};
     }
+    TAEL_ASSIGN_OR_RETURN(
+        thread_, StartThread("cannot start the thread that watches memory", [this] { Work(); }));
     return {};
   }
 
@@ -158,21 +153,18 @@ class PressureWatcher::Impl {
   using Clock = std::chrono::steady_clock;
 
   // Stalls of 150 ms in 2 s wake us up; a window that is no multiple of 2 s needs privileges.
-  int OpenAlarm() const {
-    if (!options_.root.empty()) return -1;
-    const int fd = ::open("/proc/pressure/memory", O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  FileDescriptor OpenAlarm() const {
+    if (!options_.root.empty()) return {};
+    FileDescriptor file(::open("/proc/pressure/memory", O_RDWR | O_NONBLOCK | O_CLOEXEC));
     constexpr std::string_view kTrigger("some 150000 2000000");
-    if (fd >= 0 && ::write(fd, kTrigger.data(), kTrigger.size() + 1) < 0) {
-      ::close(fd);
-      return -1;
-    }
-    return fd;
+    if (file.is_open() && ::write(file.get(), kTrigger.data(), kTrigger.size() + 1) < 0) return {};
+    return file;
   }
 
   bool WaitAgain() const {
-    std::array<pollfd, 2> fds = {{{stop_, POLLIN, 0}, {alarm_, POLLPRI, 0}}};
+    std::array<pollfd, 2> fds = {{{stop_.get(), POLLIN, 0}, {alarm_.get(), POLLPRI, 0}}};
     const int timeout = static_cast<int>(options_.interval.count());
-    ::poll(fds.data(), alarm_ >= 0 ? 2 : 1, timeout);
+    ::poll(fds.data(), alarm_.is_open() ? 2 : 1, timeout);
     return (fds[0].revents & POLLIN) == 0;
   }
 
@@ -193,8 +185,8 @@ class PressureWatcher::Impl {
   const Options options_;
   const OnChange on_change_;
   PressureSources sources_;
-  const int stop_;
-  const int alarm_;
+  const FileDescriptor alarm_;
+  const FileDescriptor stop_;  // opened last: errno says why not
   PressureLevel told_ = PressureLevel::kNone;
   Clock::time_point last_pressed_{};
   std::thread thread_;

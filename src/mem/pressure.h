@@ -1,12 +1,11 @@
 // Whether memory is short: what a phone's system tells its apps, read where nobody tells.
 //
-//   source                                     moderate            critical
-//   MemAvailable of the machine                below 15 %          below 6 %
-//   stalls (PSI), machine and v2 cgroup        some above 15 %     full above 10 %
-//   memory.high of a v2 cgroup                                     passed since the last reading
-//   room for file pages in a cgroup with a limit                   smaller than the weights, and
-//   the
-//                                                                  limit hit since the last reading
+//   source                                moderate          critical
+//   MemAvailable of the machine           below 15 %        below 6 %
+//   stalls (PSI), machine and v2 group    some above 15 %   full above 10 %
+//   memory.high of a v2 group                               passed since the last reading
+//   a group's room for file pages                           below the weights, and its limit hit
+//                                                           since the last reading
 //
 // The last one is this engine's own: a cgroup that is full is no pressure, because file pages that
 // nobody needs fill it up in time; one in which the weights have no room any more is.

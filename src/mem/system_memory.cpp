@@ -32,13 +32,15 @@ uint64_t FreeFileBytes(const std::string& folder, const CgroupNames& names) {
   return inactive + active - std::min(active, mapped);
 }
 
-// What is left in one cgroup folder.
-std::optional<uint64_t> LeftIn(const std::string& folder, const CgroupNames& names) {
+// What the limit of a group leaves beside its usage, of which `uncounted` bytes do not count. None
+// where it has no limit: version 1 writes that as a number that no machine reaches.
+std::optional<uint64_t> LeftBeside(const std::string& folder, const CgroupNames& names,
+                                   uint64_t uncounted) {
+  constexpr uint64_t kNoLimit = uint64_t{1} << 50;
   const auto limit = ReadNumber(folder + "/" + names.limit);
   const auto usage = ReadNumber(folder + "/" + names.usage);
-  if (!limit || !usage) return std::nullopt;
-  const uint64_t used = *usage - std::min(*usage, FreeFileBytes(folder, names));
-  return *limit - std::min(*limit, used);
+  if (!limit || !usage || *limit >= kNoLimit) return std::nullopt;
+  return *limit - std::min(*limit, *usage - std::min(*usage, uncounted));
 }
 
 const CgroupNames& NamesOf(bool v2) { return v2 ? kV2 : kV1; }
@@ -50,7 +52,8 @@ uint64_t AvailableBytes(const std::string& root) {
   if (!available) return 0;
   uint64_t left = *available * 1024;
   ForEachCgroup(root, "memory", [&left](const std::string& folder, bool v2) {
-    const auto here = LeftIn(folder, NamesOf(v2));
+    const CgroupNames& names = NamesOf(v2);
+    const auto here = LeftBeside(folder, names, FreeFileBytes(folder, names));
     if (here) left = std::min(left, *here);
   });
   return left;
@@ -58,16 +61,10 @@ uint64_t AvailableBytes(const std::string& root) {
 
 std::optional<uint64_t> FileRoomIn(const std::string& folder, bool v2) {
   const CgroupNames& names = NamesOf(v2);
-  const auto limit = ReadNumber(folder + "/" + names.limit);
-  const auto usage = ReadNumber(folder + "/" + names.usage);
-  // Version 1 writes "no limit" as a number that no machine reaches.
-  constexpr uint64_t kNoLimit = uint64_t{1} << 50;
-  if (!limit || !usage || *limit >= kNoLimit) return std::nullopt;
   const std::string stat = folder + "/memory.stat";
   const uint64_t files = ReadField(stat, names.inactive_file).value_or(0) +
                          ReadField(stat, names.active_file).value_or(0);
-  const uint64_t others = *usage - std::min(*usage, files);
-  return *limit - std::min(*limit, others);
+  return LeftBeside(folder, names, files);
 }
 
 std::optional<uint64_t> FileRoomBytes(const std::string& root) {

@@ -7,11 +7,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 #include <utility>
 #include <vector>
 
-#include "base/fault.h"
+#include "base/thread.h"
 
 namespace tael::server {
 
@@ -21,13 +20,8 @@ Result<std::unique_ptr<ConnectionWatch>> ConnectionWatch::Create(const WatchLimi
     return Error{ErrorCode::kIo, "no event descriptor for the server", std::strerror(errno)};
   }
   std::unique_ptr<ConnectionWatch> watch(new ConnectionWatch(limits, std::move(wake)));
-  const Error no_thread{ErrorCode::kIo, "the server cannot start a thread", {}};
-  if (FaultHere(FaultKind::kThread)) return no_thread;
-  try {
-    watch->thread_ = std::thread([raw = watch.get()] { raw->Run(); });
-  } catch (const std::system_error&) {
-    return no_thread;
-  }
+  TAEL_ASSIGN_OR_RETURN(watch->thread_, StartThread("the server cannot start a thread",
+                                                    [raw = watch.get()] { raw->Run(); }));
   return watch;
 }
 

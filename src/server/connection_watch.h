@@ -25,8 +25,8 @@
 #include <mutex>
 #include <thread>
 
+#include "base/file_descriptor.h"
 #include "base/result.h"
-#include "server/file_descriptor.h"
 
 namespace tael::server {
 

@@ -4,7 +4,10 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <thread>
 #include <utility>
+
+#include "server/testing.h"
 
 namespace tael::server {
 namespace {
@@ -26,15 +29,6 @@ std::unique_ptr<ConnectionWatch> Create(const WatchLimits& limits = {}) {
   auto watch = ConnectionWatch::Create(limits);
   EXPECT_TRUE(watch.has_value());
   return *std::move(watch);
-}
-
-template <class Condition>
-bool Soon(const Condition& condition) {
-  for (int i = 0; i < 500; ++i) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(2ms);
-  }
-  return false;
 }
 
 TEST(ConnectionWatch, AClientThatLeavesIsNoticedWhileItsAnswerIsMade) {

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/file_descriptor.h"
 #include "base/result.h"
-#include "server/file_descriptor.h"
 
 namespace tael::server {
 

@@ -44,7 +44,6 @@ class MemoryAccount {
   static Result<std::unique_ptr<MemoryAccount>> Create(mem::MemoryBudget& budget, uint64_t bytes);
 
   Charge NewCharge() { return Charge(*this); }  // of no bytes yet
-  uint64_t capacity_bytes() const { return reservation_.bytes(); }
   uint64_t used_bytes() const;
 
  private:

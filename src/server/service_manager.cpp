@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "server/file_descriptor.h"
+#include "base/file_descriptor.h"
 
 namespace tael::server {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "server/file_descriptor.h"
+#include "base/file_descriptor.h"
 
 namespace tael::server {
 namespace {

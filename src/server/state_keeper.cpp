@@ -1,9 +1,8 @@
 #include "server/state_keeper.h"
 
-#include <system_error>
 #include <utility>
 
-#include "base/fault.h"
+#include "base/thread.h"
 #include "base/units.h"
 
 namespace tael::server {
@@ -26,13 +25,8 @@ Result<std::unique_ptr<StateKeeper>> StateKeeper::Create(const engine::Engine& e
   std::unique_ptr<StateKeeper> keeper(
       new StateKeeper(scheduler, *std::move(store), std::move(log)));
   keeper->Restore();
-  const Error no_thread{ErrorCode::kIo, "the server cannot start a thread", {}};
-  if (FaultHere(FaultKind::kThread)) return no_thread;
-  try {
-    keeper->thread_ = std::thread([raw = keeper.get()] { raw->Run(); });
-  } catch (const std::system_error&) {
-    return no_thread;
-  }
+  TAEL_ASSIGN_OR_RETURN(keeper->thread_, StartThread("the server cannot start a thread",
+                                                     [raw = keeper.get()] { raw->Run(); }));
   return keeper;
 }
 

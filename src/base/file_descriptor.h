@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace tael::server {
+namespace tael {
 
 class FileDescriptor {
  public:
@@ -27,11 +27,11 @@ class FileDescriptor {
 
  private:
   void Reset() {
-    if (fd_ >= 0) close(fd_);
+    if (fd_ >= 0) ::close(fd_);
     fd_ = -1;
   }
 
   int fd_ = -1;
 };
 
-}  // namespace tael::server
+}  // namespace tael
