@@ -14,9 +14,6 @@ constexpr size_t kTargetSlabBytes = 1024 * 1024;
 constexpr size_t kMinSlots = 4;
 constexpr size_t kMaxBlockBytes = size_t{1} << 30;  // fits the 32-bit field with room to spare
 constexpr size_t kBlockAlign = 64;
-// Small heap use is measured as a whole; more than this gets its own line in the ledger.
-constexpr size_t kSmallHeapBytes = 64 * 1024;
-
 // New runs begin at a lane of slots that is wholly free. With lanes of four blocks and small pages,
 // attention at 2,048 tokens took 4-5 % longer than over blocks in one line, since each run brings
 // page walks of its own; with lanes of 16 and large pages it takes the same time
@@ -146,7 +143,7 @@ Status BlockPool::MakeBins(const PoolOptions& options) {
                       std::to_string(sizes.back()));
   }
   for (size_t bytes : sizes) {
-    const size_t slots = std::min<size_t>(kSlotsPerSlab, slab_bytes_ / bytes);
+    const uint64_t slots = SlotsIn(slab_bytes_, bytes);
     const uint32_t lane = slots >= 2 * kLargeLane ? kLargeLane : kSmallLane;
     bins_.push_back({static_cast<uint32_t>(bytes), static_cast<uint32_t>(slots), lane});
   }
@@ -161,10 +158,7 @@ Status BlockPool::ReserveMemory(mem::MemoryBudget& budget, uint64_t capacity_byt
   const uint64_t num_slabs = capacity_bytes / slab_bytes_;
   const uint64_t heap = num_slabs * (sizeof(Slab) + kSlotsPerSlab * sizeof(refs_[0]));
   TAEL_ASSIGN_OR_RETURN(reservation_, budget.Reserve(mem::MemoryTag::kKv, capacity_bytes));
-  if (heap > kSmallHeapBytes) {
-    TAEL_ASSIGN_OR_RETURN(bookkeeping_, budget.Reserve(mem::MemoryTag::kKv, heap));
-    bookkeeping_.SetUsed(heap);
-  }
+  TAEL_ASSIGN_OR_RETURN(bookkeeping_, budget.ReserveHeap(mem::MemoryTag::kKv, heap));
   // Aligned to the largest page size in use on our targets, so that injected sizes hold as well.
   constexpr size_t kRangeAlign = 64 * 1024;
   const size_t align = large_pages_ ? mem::LargePageBytes() : kRangeAlign;

@@ -21,6 +21,7 @@
 // abort.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -70,6 +71,11 @@ class BlockPool {
   ~BlockPool();  // Requires: no block is in use.
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
+
+  // Blocks of a size that a slab holds.
+  static uint64_t SlotsIn(uint64_t slab_bytes, uint64_t block_bytes) {
+    return std::min<uint64_t>(kSlotsPerSlab, slab_bytes / block_bytes);
+  }
 
   // Claims out.size() blocks with one reference each, all or nothing. `near` is a hint: its
   // following neighbours are taken when they are free, so that a sequence's blocks form runs; where

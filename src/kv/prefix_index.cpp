@@ -9,10 +9,6 @@ namespace tael::kv {
 namespace {
 
 constexpr uint32_t kTokens = kernels::kBlockTokens;
-// Small heap use is measured as a whole; more than this gets its own line in the ledger.
-constexpr uint64_t kSmallHeapBytes = 64 * 1024;
-constexpr uint64_t kMostRows = uint64_t{1} << 24;
-
 PrefixRows::Tokens RowOf(std::span<const TokenId> tokens, size_t row) {
   return PrefixRows::Tokens(tokens.data() + row * kTokens, kTokens);
 }
@@ -45,11 +41,8 @@ Result<std::unique_ptr<PrefixIndex>> PrefixIndex::Create(mem::MemoryBudget& budg
                      " tokens take " + FormatSize(LeastRowBytes(geometry)) +
                      "; give it more, or turn it off"};
   }
-  mem::Reservation heap;
   const uint64_t heap_bytes = HeapBytes(static_cast<uint32_t>(max_rows), geometry.groups.size());
-  if (heap_bytes > kSmallHeapBytes) {
-    TAEL_ASSIGN_OR_RETURN(heap, budget.Reserve(mem::MemoryTag::kPrefix, heap_bytes));
-  }
+  TAEL_ASSIGN_OR_RETURN(auto heap, budget.ReserveHeap(mem::MemoryTag::kPrefix, heap_bytes));
   std::unique_ptr<PrefixIndex> index(
       new PrefixIndex(geometry, pool, options, static_cast<uint32_t>(max_rows)));
   index->heap_ = std::move(heap);
@@ -181,21 +174,33 @@ void PrefixIndex::Publish(std::span<const TokenId> tokens, uint64_t salt,
 
 uint32_t PrefixIndex::AddRow(uint32_t parent, uint64_t salt, std::span<const TokenId> tokens,
                              size_t row, const Sequence& sequence) {
-  uint64_t bytes = 0;
   for (size_t i = 0; i < row_.size(); ++i) {
     row_[i] = sequence.table(GroupId{static_cast<uint32_t>(i)})[row];
-    if (row_[i] != kNullBlock) bytes += block_bytes(i);
   }
+  const uint64_t bytes = BytesOf(row_);
   if (!MakeRoom(bytes)) return kNoRow;
   const uint32_t id = rows_.AddNewest(parent, salt, RowOf(tokens, row));
-  blocks_.resize(size_t{rows_.num_places()} * row_.size(), kNullBlock);
-  std::ranges::copy(row_, mutable_blocks(id).begin());
   for (const BlockId block : row_) {
     if (block != kNullBlock) pool_.AddRef(block);
   }
+  Place(id, row_, bytes);
+  return id;
+}
+
+uint64_t PrefixIndex::BytesOf(std::span<const BlockId> row) const {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < row.size(); ++i) {
+    if (row[i] != kNullBlock) bytes += block_bytes(i);
+  }
+  return bytes;
+}
+
+// The blocks of a row that rows_ has just got; their references are the index's already.
+void PrefixIndex::Place(uint32_t id, std::span<const BlockId> row, uint64_t bytes) {
+  blocks_.resize(size_t{rows_.num_places()} * row.size(), kNullBlock);
+  std::ranges::copy(row, mutable_blocks(id).begin());
   bytes_ += bytes;
   UpdateHeap();
-  return id;
 }
 
 // Blocks that the row has lost, or never had, and the sequence holds.
@@ -215,17 +220,11 @@ uint32_t PrefixIndex::FindRow(uint32_t parent, uint64_t salt, PrefixRows::Tokens
 
 uint32_t PrefixIndex::Restore(uint32_t parent, uint64_t salt, PrefixRows::Tokens tokens, bool hit,
                               std::span<const BlockId> row) {
-  uint64_t bytes = 0;
-  for (size_t i = 0; i < row.size(); ++i) {
-    if (row[i] != kNullBlock) bytes += block_bytes(i);
-  }
+  const uint64_t bytes = BytesOf(row);
   if (rows_.full() || bytes > max_bytes_ - bytes_) return kNoRow;
   const uint32_t id =
       rows_.AddOldest(parent, salt, tokens, hit && (parent == kNoRow || rows_[parent].hit));
-  blocks_.resize(size_t{rows_.num_places()} * row_.size(), kNullBlock);
-  std::ranges::copy(row, mutable_blocks(id).begin());
-  bytes_ += bytes;
-  UpdateHeap();
+  Place(id, row, bytes);
   return id;
 }
 

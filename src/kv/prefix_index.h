@@ -117,6 +117,8 @@ class PrefixIndex {
   bool Covers(size_t num_rows, const Sequence& sequence) const;
   uint32_t AddRow(uint32_t parent, uint64_t salt, std::span<const TokenId> tokens, size_t row,
                   const Sequence& sequence);
+  uint64_t BytesOf(std::span<const BlockId> row) const;
+  void Place(uint32_t id, std::span<const BlockId> row, uint64_t bytes);
   void FillRow(uint32_t id, size_t row, const Sequence& sequence);
 
   bool MakeRoom(uint64_t bytes);

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -15,18 +14,6 @@ namespace tael::kv {
 namespace {
 
 constexpr uint64_t kSalt = 77;
-
-std::vector<TokenId> Text(int first, size_t count) {
-  std::vector<int> ids(count);
-  std::iota(ids.begin(), ids.end(), first);
-  return Ids(ids);
-}
-
-std::vector<TokenId> Join(std::span<const TokenId> first, std::span<const TokenId> second) {
-  std::vector<TokenId> out(first.begin(), first.end());
-  out.insert(out.end(), second.begin(), second.end());
-  return out;
-}
 
 uint64_t SameForAll(const void*, size_t, uint64_t) { return 42; }
 

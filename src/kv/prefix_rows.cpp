@@ -51,7 +51,7 @@ uint32_t PrefixRows::Find(uint32_t parent, uint64_t salt, Tokens tokens) {
 
 uint32_t PrefixRows::AddNewest(uint32_t parent, uint64_t salt, Tokens tokens) {
   const uint32_t id = Add(parent, salt, tokens);
-  LinkNewest(id);
+  Link(id, newest(false), kNoRow);
   return id;
 }
 
@@ -59,7 +59,7 @@ uint32_t PrefixRows::AddOldest(uint32_t parent, uint64_t salt, Tokens tokens, bo
   TAEL_CHECK(!hit || parent == kNoRow || rows_[parent].hit);
   const uint32_t id = Add(parent, salt, tokens);
   rows_[id].hit = hit;
-  LinkOldest(id);
+  Link(id, kNoRow, oldest(hit));
   return id;
 }
 
@@ -104,7 +104,7 @@ void PrefixRows::Remove(uint32_t id) {
 void PrefixRows::Touch(uint32_t id, bool hit) {
   Unlink(id);
   rows_[id].hit = rows_[id].hit || hit;
-  LinkNewest(id);
+  Link(id, newest(rows_[id].hit), kNoRow);
 }
 
 void PrefixRows::Unpin(uint32_t id) {
@@ -112,20 +112,12 @@ void PrefixRows::Unpin(uint32_t id) {
   --rows_[id].num_pins;
 }
 
-void PrefixRows::LinkNewest(uint32_t id) {
+void PrefixRows::Link(uint32_t id, uint32_t before, uint32_t after) {
   UseList& list = lists_[rows_[id].hit];
-  rows_[id].older = list.newest;
-  rows_[id].newer = kNoRow;
-  (list.newest == kNoRow ? list.oldest : rows_[list.newest].newer) = id;
-  list.newest = id;
-}
-
-void PrefixRows::LinkOldest(uint32_t id) {
-  UseList& list = lists_[rows_[id].hit];
-  rows_[id].newer = list.oldest;
-  rows_[id].older = kNoRow;
-  (list.oldest == kNoRow ? list.newest : rows_[list.oldest].older) = id;
-  list.oldest = id;
+  rows_[id].older = before;
+  rows_[id].newer = after;
+  (before == kNoRow ? list.oldest : rows_[before].newer) = id;
+  (after == kNoRow ? list.newest : rows_[after].older) = id;
 }
 
 void PrefixRows::Unlink(uint32_t id) {

@@ -23,6 +23,7 @@
 namespace tael::kv {
 
 inline constexpr uint32_t kNoRow = 0xffffffff;
+inline constexpr uint64_t kMostRows = uint64_t{1} << 24;  // of an index, and of a file of one
 
 class PrefixRows {
  public:
@@ -83,8 +84,7 @@ class PrefixRows {
   static uint32_t NumBuckets(uint32_t max_rows);
   uint32_t& bucket_of(uint64_t key) { return buckets_[key & (buckets_.size() - 1)]; }
   uint32_t Add(uint32_t parent, uint64_t salt, Tokens tokens);
-  void LinkNewest(uint32_t id);
-  void LinkOldest(uint32_t id);
+  void Link(uint32_t id, uint32_t before, uint32_t after);  // between two neighbours in its list
   void Unlink(uint32_t id);
   std::vector<uint32_t> Ranks() const;
   bool BucketsAreSound() const;

@@ -313,21 +313,4 @@ uint64_t Sequence::bytes_in_use() const {
   return bytes;
 }
 
-uint64_t UniqueBytes(std::span<const Sequence* const> sequences) {
-  std::vector<std::pair<BlockId, uint64_t>> blocks;
-  for (const Sequence* sequence : sequences) {
-    const auto& groups = sequence->geometry().groups;
-    for (size_t i = 0; i < groups.size(); ++i) {
-      for (BlockId id : sequence->table(GroupId{static_cast<uint32_t>(i)})) {
-        if (id != kNullBlock) blocks.emplace_back(id, groups[i].block_bytes);
-      }
-    }
-  }
-  std::ranges::sort(blocks);
-  blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
-  uint64_t bytes = 0;
-  for (const auto& [id, size] : blocks) bytes += size;
-  return bytes;
-}
-
 }  // namespace tael::kv

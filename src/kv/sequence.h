@@ -136,7 +136,4 @@ class Sequence {
   Limits limits_;
 };
 
-// Bytes of the blocks that these sequences hold between them, each counted once.
-uint64_t UniqueBytes(std::span<const Sequence* const> sequences);
-
 }  // namespace tael::kv

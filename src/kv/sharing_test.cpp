@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <random>
 #include <utility>
 #include <vector>
@@ -18,18 +17,9 @@ constexpr GroupId kFull{0};
 constexpr GroupId kLocal{1};
 constexpr std::array<uint32_t, 2> kWindows = {0, 40};
 
-std::vector<TokenId> Text(int first, size_t count) {
-  std::vector<int> ids(count);
-  std::iota(ids.begin(), ids.end(), first);
-  return Ids(ids);
-}
-
 // `tokens` up to `end`, and then others.
 std::vector<TokenId> Branch(std::span<const TokenId> tokens, size_t end, int first, size_t count) {
-  std::vector<TokenId> out(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(end));
-  const auto more = Text(first, count);
-  out.insert(out.end(), more.begin(), more.end());
-  return out;
+  return Join(tokens.first(end), Text(first, count));
 }
 
 struct SharingTest : testing::Test {

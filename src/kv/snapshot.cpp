@@ -14,10 +14,6 @@ static_assert(std::endian::native == std::endian::little);  // structs go to the
 // The line end in it finds copies that were made as if it were text.
 constexpr std::array<char, 8> kMagic = {'T', 'A', 'E', 'L', 'K', 'V', '\r', '\n'};
 constexpr uint32_t kVersion = 1;
-constexpr uint64_t kMostRows = uint64_t{1} << 24;
-// Small heap use is measured as a whole; more than this gets its own line in the ledger.
-constexpr uint64_t kSmallHeapBytes = 64 * 1024;
-
 struct FileHead {
   std::array<char, 8> magic = kMagic;
   uint32_t version = kVersion;
@@ -28,13 +24,7 @@ struct FileHead {
 };
 static_assert(sizeof(FileHead) == 64);
 
-struct RowHead {
-  uint32_t parent = kNoRow;
-  uint32_t hit = 0;
-  uint64_t salt = 0;
-  uint64_t key = 0;
-  std::array<TokenId, kernels::kBlockTokens> tokens{};
-};
+using RowHead = Snapshot::Row;
 static_assert(sizeof(RowHead) == 88);
 
 constexpr std::array<const char*, 4> kContextNames = {"model", "KV type", "rotation of positions",
@@ -70,13 +60,6 @@ uint64_t FileHeadBytes(size_t num_groups) {
 
 uint64_t RowHeadBytes(size_t num_groups) { return sizeof(RowHead) + num_groups + sizeof(uint64_t); }
 
-Result<mem::Reservation> ReserveList(mem::MemoryBudget& budget, uint64_t bytes) {
-  if (bytes <= kSmallHeapBytes) return mem::Reservation();
-  TAEL_ASSIGN_OR_RETURN(auto reservation, budget.Reserve(mem::MemoryTag::kSnapshot, bytes));
-  reservation.SetUsed(bytes);
-  return reservation;
-}
-
 }  // namespace
 
 // ---- saving ----
@@ -101,7 +84,8 @@ Result<Snapshot> Snapshot::Collect(const PrefixIndex& index, const PrefixContext
   const uint64_t row_bytes = sizeof(Row) + snapshot.geometry_->groups.size() * sizeof(BlockId);
   TAEL_ASSIGN_OR_RETURN(
       snapshot.memory_,
-      ReserveList(budget, rows.size() * row_bytes + rows.num_places() * sizeof(uint32_t)));
+      budget.ReserveHeap(mem::MemoryTag::kSnapshot,
+                         rows.size() * row_bytes + rows.num_places() * sizeof(uint32_t)));
   snapshot.rows_.reserve(rows.size());
   snapshot.blocks_.reserve(rows.size() * snapshot.geometry_->groups.size());
   std::vector<uint32_t> place_of(rows.num_places(), kNoRow);
@@ -161,11 +145,7 @@ Status Snapshot::Write(const std::string& path) const {
 Status Snapshot::WriteRow(size_t index, NewFile& file) const {
   const Row& row = rows_[index];
   std::vector<std::byte> head;
-  Append(head, RowHead{.parent = row.parent,
-                       .hit = row.hit,
-                       .salt = row.salt,
-                       .key = row.key,
-                       .tokens = row.tokens});
+  Append(head, row);
   for (const BlockId block : blocks(index)) Append(head, std::byte{block != kNullBlock});
   AppendHash(head);
   TAEL_RETURN_IF_ERROR(file.Write(head.data(), head.size()));
@@ -274,7 +254,7 @@ Status Restorer::CheckShape(const FileHead& head, std::span<const uint64_t> bloc
                  "\"" + path_ + "\" has " + std::to_string(file_.size()) + " bytes of " +
                      std::to_string(head.file_bytes)};
   }
-  if (head.num_rows > std::min(kMostRows, file_.left() / RowHeadBytes(groups_.size()))) {
+  if (head.num_rows > std::min<uint64_t>(kMostRows, file_.left() / RowHeadBytes(groups_.size()))) {
     return Damaged("it cannot hold as many rows as it says");
   }
   num_rows_ = head.num_rows;
@@ -283,7 +263,8 @@ Status Restorer::CheckShape(const FileHead& head, std::span<const uint64_t> bloc
 
 // Stops, which is no error, where there is no room for more.
 Status Restorer::ReadRows(mem::MemoryBudget& budget) {
-  TAEL_ASSIGN_OR_RETURN(const auto memory, ReserveList(budget, num_rows_ * 2 * sizeof(uint32_t)));
+  TAEL_ASSIGN_OR_RETURN(const auto memory, budget.ReserveHeap(mem::MemoryTag::kSnapshot,
+                                                              num_rows_ * 2 * sizeof(uint32_t)));
   ids_.reserve(num_rows_);
   added_.reserve(num_rows_);
   for (uint32_t row = 0; row < num_rows_; ++row) {

@@ -37,6 +37,15 @@ struct SnapshotOptions {
 // What is going to be written: the rows as they are now, their blocks held until it dies.
 class Snapshot {
  public:
+  // As it lies in the file.
+  struct Row {
+    uint32_t parent = kNoRow;  // index of an earlier row
+    uint32_t hit = 0;
+    uint64_t salt = 0;
+    uint64_t key = 0;
+    std::array<TokenId, kernels::kBlockTokens> tokens{};
+  };
+
   // On the thread that owns the index. Rows that another context's salt hides are saved like all
   // others: a salt goes with its row. Fails: kOutOfBudget, for the list of rows.
   static Result<Snapshot> Collect(const PrefixIndex& index, const PrefixContext& context,
@@ -56,13 +65,6 @@ class Snapshot {
   Status Write(const std::string& path) const;
 
  private:
-  struct Row {
-    uint32_t parent = kNoRow;  // index into rows_
-    bool hit = false;
-    uint64_t salt = 0;
-    uint64_t key = 0;
-    std::array<TokenId, kernels::kBlockTokens> tokens{};
-  };
   Snapshot(const PrefixIndex& index, const PrefixContext& context);
   uint64_t BytesOf(std::span<const BlockId> blocks) const;
   void Add(const PrefixRows::Row& row, uint32_t parent, std::span<const BlockId> blocks);

@@ -3,11 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
-#include <optional>
+#include <numeric>
 #include <span>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -50,6 +51,19 @@ inline std::vector<TokenId> Ids(std::span<const int> ids) {
   return tokens;
 }
 
+// The ids first, first + 1, ...
+inline std::vector<TokenId> Text(int first, size_t count) {
+  std::vector<int> ids(count);
+  std::iota(ids.begin(), ids.end(), first);
+  return Ids(ids);
+}
+
+inline std::vector<TokenId> Join(std::span<const TokenId> first, std::span<const TokenId> second) {
+  std::vector<TokenId> out(first.begin(), first.end());
+  out.insert(out.end(), second.begin(), second.end());
+  return out;
+}
+
 // What stands in for the KV of tokens[i]: it depends on the text up to there and on the group, as
 // real KV does.
 inline std::vector<uint32_t> KvOf(std::span<const TokenId> tokens, size_t group,
@@ -87,7 +101,7 @@ inline testing::AssertionResult Holds(const Sequence& sequence, std::span<const 
   for (size_t i = 0; i < sequence.geometry().groups.size(); ++i) {
     const std::vector<uint32_t> kv = KvOf(tokens.first(length), i, salt);
     const uint32_t window = sequence.geometry().groups[i].shape.window;
-    const uint32_t visible = window == 0 || length < window ? 0 : length - window + 1;
+    const uint32_t visible = Window{window}.FirstVisible(length);
     const Sequence::View view = sequence.Blocks(GroupId{static_cast<uint32_t>(i)});
     if (view.first_token > visible) return testing::AssertionFailure() << "a window has a hole";
     for (uint32_t t = view.first_token; t < length; ++t) {
@@ -99,6 +113,24 @@ inline testing::AssertionResult Holds(const Sequence& sequence, std::span<const 
     }
   }
   return testing::AssertionSuccess();
+}
+
+// Bytes of the blocks that any of these holds, each counted once.
+inline uint64_t UniqueBytes(std::span<const Sequence* const> sequences) {
+  std::vector<std::pair<BlockId, uint64_t>> blocks;
+  for (const Sequence* sequence : sequences) {
+    const auto& groups = sequence->geometry().groups;
+    for (size_t i = 0; i < groups.size(); ++i) {
+      for (BlockId id : sequence->table(GroupId{static_cast<uint32_t>(i)})) {
+        if (id != kNullBlock) blocks.emplace_back(id, groups[i].block_bytes);
+      }
+    }
+  }
+  std::ranges::sort(blocks);
+  blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
+  uint64_t bytes = 0;
+  for (const auto& [id, size] : blocks) bytes += size;
+  return bytes;
 }
 
 }  // namespace tael::kv

@@ -29,9 +29,8 @@ struct Share {
 };
 
 // Windows in proportion to the ramp, in whole blocks: every share rounded down, and what is left
-// given to those that lost most. False, and nothing done, if some layer would get no block beside
-// its sinks.
-bool ApplyRamp(const WindowPolicy& policy, size_t num_layers,
+// given to those that lost most. Does nothing if some layer would get no block beside its sinks.
+void ApplyRamp(const WindowPolicy& policy, size_t num_layers,
                const std::vector<LayerGroup*>& groups) {
   uint64_t layers = 0;
   double sum = 0;
@@ -45,7 +44,7 @@ bool ApplyRamp(const WindowPolicy& policy, size_t num_layers,
     const double mean = static_cast<double>(policy.tokens) / kTokens;
     Share share{group, mean * static_cast<double>(layers) * Ramp(*group, num_layers) / sum};
     share.blocks = static_cast<uint64_t>(std::floor(share.exact));
-    if (share.blocks * kTokens <= policy.sinks) return false;
+    if (share.blocks * kTokens <= policy.sinks) return;
     left -= share.blocks * share.size();
     shares.push_back(share);
   }
@@ -61,7 +60,6 @@ bool ApplyRamp(const WindowPolicy& policy, size_t num_layers,
   for (const Share& share : shares) {
     share.group->shape.window = static_cast<uint32_t>(share.blocks * kTokens);
   }
-  return true;
 }
 
 bool HaveOneShape(const LayerShape& a, const LayerShape& b) {
@@ -101,6 +99,11 @@ void ApplyWindow(const WindowPolicy& policy, Geometry& geometry) {
     });
     ApplyRamp(policy, geometry.places.size(), equal);
   }
+}
+
+uint64_t MostRows(const LayerShape& shape, uint32_t pass_tokens) {
+  return CeilDiv(uint64_t{shape.window} + pass_tokens, uint64_t{kTokens}) +
+         (shape.sinks != 0 ? 2 : 1);
 }
 
 uint32_t WidestWindow(const Geometry& geometry) {

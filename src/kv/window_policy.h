@@ -59,6 +59,11 @@ Status CheckWindow(const WindowPolicy& policy);
 // shape is uniform. Requires: CheckWindow(policy); the geometry is as MakeGeometry() made it.
 void ApplyWindow(const WindowPolicy& policy, Geometry& geometry);
 
+// Rows of blocks that a sequence holds of a windowed group at most, while a pass of `pass_tokens`
+// runs: the window, the pass, two partly used blocks at the ends, one more behind sinks.
+// Requires: shape.window != 0.
+uint64_t MostRows(const LayerShape& shape, uint32_t pass_tokens);
+
 // The widest window among the groups; 0 where one of them sees everything.
 uint32_t WidestWindow(const Geometry& geometry);
 
