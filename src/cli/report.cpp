@@ -7,7 +7,6 @@
 #include "cli/terminal.h"
 #include "engine/kv_types.h"
 #include "mem/process_memory.h"
-#include "report/memory.h"
 
 namespace tael::cli {
 namespace {
@@ -87,8 +86,6 @@ Json LogProbsToJson(const engine::GenerateResult& result) {
   }
   return list;
 }
-
-Json MemoryToJson(const engine::Engine& engine) { return report::MemoryToJson(engine); }
 
 std::string MemoryTable(const engine::Engine& engine) {
   const mem::LedgerSnapshot ledger = engine.Ledger();

@@ -8,6 +8,7 @@
 #include "cli/terminal.h"
 #include "engine/engine.h"
 #include "engine/generation.h"
+#include "report/memory.h"
 
 namespace tael::cli {
 
@@ -31,8 +32,7 @@ Json WindowToJson(const engine::MemoryPlan& plan);
 void NoteTruncation(const engine::GenerateResult& result, const engine::MemoryPlan& plan);
 Json LogProbsToJson(const engine::GenerateResult& result);
 
-// See report/memory.h.
-Json MemoryToJson(const engine::Engine& engine);
+using report::MemoryToJson;
 
 std::string MemoryTable(const engine::Engine& engine);
 std::string MemoryLine(const engine::Engine& engine);

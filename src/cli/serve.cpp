@@ -46,7 +46,8 @@ Result<server::ServerOptions> MakeServerOptions(const ServeOptions& options) {
   server::ServerOptions out;
   out.http = HttpOptions(options);
   if (options.api_key_file) {
-    TAEL_ASSIGN_OR_RETURN(out.keys, server::ApiKeys::Load(*options.api_key_file));
+    TAEL_ASSIGN_OR_RETURN(const std::string keys, ReadFile(*options.api_key_file));
+    TAEL_ASSIGN_OR_RETURN(out.keys, server::ApiKeys::Parse(keys, *options.api_key_file));
   }
   if (options.system_file) {
     TAEL_ASSIGN_OR_RETURN(out.system_prompt, ReadFile(*options.system_file));
@@ -112,11 +113,10 @@ Result<engine::EngineOptions> ServingEngineOptions(const ServeOptions& options) 
   wanted.logit_rows = wanted.max_sessions;
   wanted = ToEngineOptions(options.model, std::move(wanted));
   if (options.sessions) return wanted;
-  // Forecasts take a moment each: mostly the first one does.
+  // A plan takes a moment: mostly the first one does.
   for (; wanted.max_sessions > 1; wanted.max_sessions /= 2) {
-    TAEL_ASSIGN_OR_RETURN(const engine::Forecast forecast, engine::MakeForecast(wanted));
-    const engine::MemoryPlan& plan = forecast.plan;
-    const uint32_t good = std::min(kGoodContext, forecast.trained_context);
+    TAEL_ASSIGN_OR_RETURN(const engine::MemoryPlan plan, engine::ForecastPlan(wanted));
+    const uint32_t good = std::min(kGoodContext, plan.trained_context);
     const bool is_good = options.model.context != 0 || plan.context_length >= good;
     if (plan.fits() && !plan.streams() && is_good) break;
   }

@@ -12,13 +12,6 @@ namespace {
 
 using Clock = AnswerWriter::Clock;
 
-// Smaller allocations are part of what the ledger calls runtime.
-constexpr size_t kLedgerThreshold = 64 * 1024;
-
-double Milliseconds(Clock::duration duration) {
-  return std::chrono::duration<double, std::milli>(duration).count();
-}
-
 double PerSecond(size_t count, double milliseconds) {
   return milliseconds > 0 ? static_cast<double>(count) / milliseconds * 1000 : 0;
 }
@@ -29,12 +22,20 @@ uint32_t MaxTokens(const GenerateOptions& options) {
 }
 
 // The last token is never fed.
+size_t FedTokens(size_t prompt_tokens, size_t answer_tokens) {
+  return prompt_tokens + std::max<size_t>(1, answer_tokens) - 1;
+}
+
 uint32_t MostHeld(const Engine& engine, size_t prompt_tokens, uint32_t max_tokens) {
-  const size_t total = prompt_tokens + std::max<size_t>(1, max_tokens) - 1;
-  return static_cast<uint32_t>(std::min<size_t>(total, engine.max_length()));
+  return static_cast<uint32_t>(
+      std::min<size_t>(FedTokens(prompt_tokens, max_tokens), engine.max_length()));
 }
 
 }  // namespace
+
+double Milliseconds(Clock::duration duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
+}
 
 Status CheckAnswer(const Engine& engine, std::span<const TokenId> prompt,
                    const GenerateOptions& options) {
@@ -55,8 +56,7 @@ Status CheckAnswer(const Engine& engine, std::span<const TokenId> prompt,
     return Error{ErrorCode::kInvalidArgument, "token id outside the vocabulary",
                  std::to_string(ToInt(id))};
   }
-  // The last token is never fed.
-  const size_t total = prompt.size() + std::max<size_t>(1, options.force_tokens.size()) - 1;
+  const size_t total = FedTokens(prompt.size(), options.force_tokens.size());
   if (total <= context) return {};
   return Error{ErrorCode::kContextExceeded, "prompt and forced tokens are longer than the context",
                std::to_string(total) + " tokens, the context has " + std::to_string(context)};
@@ -71,21 +71,16 @@ Result<std::unique_ptr<AnswerWriter>> AnswerWriter::Create(Engine& engine,
   sampling.seed = seed;
   const size_t vocab_size = engine.model().description().vocab_size;
   const size_t scratch = sample::Sampler::ScratchBytes(sampling, vocab_size);
-  mem::Reservation reservation;
-  if (scratch > kLedgerThreshold) {
-    auto reserved = engine.budget().Reserve(mem::MemoryTag::kActivations, scratch);
-    if (!reserved) {
-      return Error{ErrorCode::kOutOfBudget, "sampling from the whole vocabulary does not fit",
-                   "it needs " + FormatSize(scratch) +
-                       "; set a top-k, shorten the context or raise the budget"};
-    }
-    reservation = *std::move(reserved);
-    reservation.SetUsed(scratch);
+  auto reserved = engine.budget().ReserveHeap(mem::MemoryTag::kActivations, scratch);
+  if (!reserved) {
+    return Error{ErrorCode::kOutOfBudget, "sampling from the whole vocabulary does not fit",
+                 "it needs " + FormatSize(scratch) +
+                     "; set a top-k, shorten the context or raise the budget"};
   }
   TAEL_ASSIGN_OR_RETURN(auto sampler, sample::Sampler::Create(sampling, vocab_size));
   std::unique_ptr<AnswerWriter> writer(
       new AnswerWriter(engine, prompt, options, start, listener, std::move(sampler)));
-  writer->scratch_ = std::move(reservation);
+  writer->scratch_ = *std::move(reserved);
   writer->MakeSpeculation();
   return writer;
 }
@@ -120,12 +115,9 @@ void AnswerWriter::MakeSpeculation() {
   if (options_.speculate == Speculate::kOff || forced() || max_draft == 0) return;
   const size_t max_text = size_t{planned_tokens()} + 1;
   const size_t bytes = PromptLookup::Bytes(max_text);
-  if (bytes > kLedgerThreshold) {
-    auto reserved = engine_.budget().Reserve(mem::MemoryTag::kActivations, bytes);
-    if (!reserved) return;
-    lookup_ = *std::move(reserved);
-    lookup_.SetUsed(bytes);
-  }
+  auto reserved = engine_.budget().ReserveHeap(mem::MemoryTag::kActivations, bytes);
+  if (!reserved) return;
+  lookup_ = *std::move(reserved);
   speculation_.emplace(options_.speculate, max_text, max_draft);
 }
 

@@ -61,8 +61,6 @@ class AnswerWriter {
                                                       AnswerListener& listener);
 
   std::span<const TokenId> history() const { return history_; }
-  uint32_t num_tokens() const { return num_tokens_; }  // of the answer
-  uint32_t max_tokens() const { return max_tokens_; }
   // Tokens of which the KV will be needed at most: all but the last.
   uint32_t most_held() const { return most_held_; }
   // The same as far as memory is set aside for it: an answer in a window may have no end.
@@ -138,5 +136,7 @@ class AnswerWriter {
   Clock::time_point last_token_;
   uint32_t draft_tokens_ = 0, accepted_tokens_ = 0;
 };
+
+double Milliseconds(AnswerWriter::Clock::duration duration);
 
 }  // namespace tael::engine

@@ -37,21 +37,37 @@ exec::CpuChoice CpusFor(const EngineOptions& options) {
   return cpus;
 }
 
+// What a plan is made from, without reading a weight.
+struct PlanInput {
+  std::unique_ptr<model::Model> model;
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer;  // alive while the heap is measured
+  PlanRequest request;
+};
+
+Result<PlanInput> OpenForPlan(const EngineOptions& options) {
+  PlanInput in;
+  TAEL_ASSIGN_OR_RETURN(in.model, model::Model::Open(options.model_path));
+  TAEL_ASSIGN_OR_RETURN(in.tokenizer, tokenizer::Tokenizer::Create(in.model->file()));
+  in.request = RequestOf(options, CpusFor(options).num_threads, in.tokenizer->HeapBytes());
+  return in;
+}
+
 }  // namespace
 
+Result<MemoryPlan> ForecastPlan(const EngineOptions& options) {
+  TAEL_ASSIGN_OR_RETURN(const PlanInput in, OpenForPlan(options));
+  return MakePlan(*in.model, in.request);
+}
+
 Result<Forecast> MakeForecast(const EngineOptions& options) {
-  TAEL_ASSIGN_OR_RETURN(const auto model, model::Model::Open(options.model_path));
-  TAEL_ASSIGN_OR_RETURN(const auto tokenizer, tokenizer::Tokenizer::Create(model->file()));
-  const PlanRequest request =
-      RequestOf(options, CpusFor(options).num_threads, tokenizer->HeapBytes());
+  TAEL_ASSIGN_OR_RETURN(const PlanInput in, OpenForPlan(options));
   Forecast out;
-  TAEL_ASSIGN_OR_RETURN(out.plan, MakePlan(*model, request));
-  out.capacity = CapacityOf(*model, request, out.plan);
+  TAEL_ASSIGN_OR_RETURN(out.plan, MakePlan(*in.model, in.request));
+  out.capacity = CapacityOf(*in.model, in.request, out.plan);
   exec::WorkspaceShape shape = out.plan.workspace;
-  out.activations = exec::Workspace::ReportOf(*model, shape);
+  out.activations = exec::Workspace::ReportOf(*in.model, shape);
   shape.max_tokens = shape.max_context;
-  out.whole_prompt = exec::Workspace::ReportOf(*model, shape);
-  out.trained_context = model->description().trained_context;
+  out.whole_prompt = exec::Workspace::ReportOf(*in.model, shape);
   return out;
 }
 
@@ -131,7 +147,7 @@ void Engine::LockWeights() {
 // The kernel takes weights away although the budget has room for them. Fewer of them in memory and
 // the others read in order, ahead of their use, are far faster than all of them page by page.
 void Engine::GiveWay() {
-  num_thrashings_.fetch_add(1, std::memory_order_relaxed);
+  has_thrashed_.store(true, std::memory_order_relaxed);
   const uint32_t resident = pager_->resident_layers();
   if (resident == 0) return;
   const std::optional<uint64_t> room = mem::FileRoomBytes();
@@ -140,7 +156,7 @@ void Engine::GiveWay() {
 }
 
 std::string Engine::Degraded() const {
-  if (num_thrashings_.load(std::memory_order_relaxed) == 0) return "";
+  if (!has_thrashed_.load(std::memory_order_relaxed)) return "";
   const uint32_t resident = pager_->resident_layers();
   return "the system has no room for the weights: " + std::to_string(plan_.num_layers - resident) +
          " of " + std::to_string(plan_.num_layers) +

@@ -55,14 +55,16 @@ struct EngineOptions {
   uint64_t server_bytes = 0;  // of who serves the engine: planned here, reserved by them
 };
 
-// What Engine::Create() would do with these options, without reading a weight. Fails as Create()
-// does, but for kOutOfBudget: the plan tells.
+// The plan that Engine::Create() would make of these options, without reading a weight. Fails as
+// Create() does, but for kOutOfBudget: the plan tells.
+Result<MemoryPlan> ForecastPlan(const EngineOptions& options);
+
+// The same, and what else people want to know of it.
 struct Forecast {
   MemoryPlan plan;
   Capacity capacity;
   exec::Workspace::Report activations;   // of the plan's passes
   exec::Workspace::Report whole_prompt;  // if a prompt as long as the context were one pass
-  uint32_t trained_context = 0;
 };
 Result<Forecast> MakeForecast(const EngineOptions& options);
 
@@ -123,7 +125,7 @@ class Engine {
   std::unique_ptr<exec::WeightPager> pager_;
   std::unique_ptr<exec::Forward> forward_;
   std::optional<exec::ThrashGuard> thrash_guard_;
-  std::atomic<uint64_t> num_thrashings_{0};
+  std::atomic<bool> has_thrashed_{false};
   uint64_t locked_bytes_ = 0;
   std::string lock_refusal_;
   std::vector<exec::SequenceChunk> chunks_;  // of the pass that runs (batch.cpp)

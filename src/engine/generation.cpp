@@ -68,7 +68,7 @@ class Generation final : private AnswerListener {
     TAEL_RETURN_IF_ERROR(FeedBatch(
         session_.engine(), {&item, 1},
         [&](size_t, size_t index, std::span<float> logits) { writer_->OnLogits(index, logits); }));
-    const std::chrono::duration<double, std::milli> took = Clock::now() - start;
+    const double took = Milliseconds(Clock::now() - start);
     if (session_.length() == result_.prompt_tokens) {
       result_.truncated_tokens = session_.sequence().hidden_tokens();
     }
@@ -76,7 +76,7 @@ class Generation final : private AnswerListener {
         result_.tokens.empty()) {
       callbacks_.on_prefill(session_.length(), result_.prompt_tokens);
     }
-    writer_->EndPass(took.count());
+    writer_->EndPass(took);
     return {};
   }
 

@@ -52,7 +52,6 @@ class Choice final : public AnswerListener {
   // now, so that we wait for it; 0: none.
   uint64_t computes_for_us = 0;
   uint32_t shared_tokens = 0;
-  bool started = false;       // tokens of its own have been computed
   uint32_t num_computed = 0;  // of the history, the most so far: more than held() after preemption
 
  private:

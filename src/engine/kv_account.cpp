@@ -6,12 +6,12 @@
 #include "base/check.h"
 #include "base/checked.h"
 #include "kernels/kernels.h"
+#include "kv/window_policy.h"
 
 namespace tael::engine {
 namespace {
 
 constexpr uint64_t kRow = kernels::kBlockTokens;
-constexpr uint64_t kMostSlots = 64;  // block_pool.h
 
 }  // namespace
 
@@ -27,16 +27,15 @@ KvAccount::KvAccount(const Engine& engine) : engine_(engine) {
     const auto size = static_cast<size_t>(at);
     if (size == bytes.size()) {
       bytes.push_back(group.block_bytes);
-      sizes_.push_back({.slots_per_slab = std::min(kMostSlots, pool.slab_bytes / group.block_bytes),
-                        .size_class = kv::SizeClass{static_cast<uint32_t>(i)}});
+      sizes_.push_back(
+          {.slots_per_slab = kv::BlockPool::SlotsIn(pool.slab_bytes, group.block_bytes),
+           .size_class = kv::SizeClass{static_cast<uint32_t>(i)}});
     }
     ++sizes_[size].blocks_per_row;
-    // A window, the pass that is computed, two partly used blocks at the ends, one behind sinks.
-    const uint64_t window = group.shape.window, ends = group.shape.sinks != 0 ? 2 : 1;
-    groups_.push_back(
-        {.size = size,
-         .most_rows = window == 0 ? std::numeric_limits<uint64_t>::max()
-                                  : CeilDiv(window + engine.max_batch_tokens(), kRow) + ends});
+    groups_.push_back({.size = size,
+                       .most_rows = group.shape.window == 0
+                                        ? std::numeric_limits<uint64_t>::max()
+                                        : kv::MostRows(group.shape, engine.max_batch_tokens())});
   }
 }
 

@@ -10,6 +10,7 @@
 #include "engine/kv_types.h"
 #include "engine/speculation.h"
 #include "exec/weight_pager.h"
+#include "kv/block_pool.h"
 #include "mem/mapping.h"
 #include "mem/process_memory.h"
 #include "mem/system_memory.h"
@@ -24,7 +25,7 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kKiB = uint64_t{1} << 10;
 // Heap that is too small for the ledger: JSON, strings, tables of blocks. At least this much is
 // planned, so that two runs plan the same although what they measure differs a little.
-constexpr uint64_t kLeastHeap = 640 * kKiB;
+constexpr uint64_t kLeastHeap = 576 * kKiB;
 // Of a thread: the touched end of its stack and its heap of small things.
 constexpr uint64_t kStackBytes = 64 * kKiB;
 // Code of a process that is more than this program, of which we shall not use all.
@@ -147,6 +148,7 @@ class Planner {
         plain_(GeometryOf(model, request)) {
     plan_.max_sessions = request.max_sessions;
     plan_.num_layers = plan_.resident_layers = model.description().num_layers;
+    plan_.trained_context = model.description().trained_context;
     plan_.draft_tokens = DraftTokens(request);
     plan_.window = request.window;
     SetWindow(LeastContext());
@@ -214,23 +216,20 @@ class Planner {
     plan_.workspace.max_window = plan_.is_endless() ? kv::WidestWindow(plan_.geometry) : 0;
   }
 
-  // Slabs for all sessions. A windowed group holds its window, the chunk being computed and two
-  // partly used blocks at the ends, and one more behind its sinks.
+  // Slabs for all sessions.
   uint64_t KvCapacity(uint32_t context) const {
     std::map<size_t, uint64_t> blocks;  // by block size: equal sizes share slabs
     for (const kv::LayerGroup& group : plan_.geometry.groups) {
-      uint64_t tokens = context;
+      uint64_t rows = CeilDiv<uint64_t>(context, kernels::kBlockTokens);
       if (group.shape.window != 0) {
-        const uint64_t held = uint64_t{group.shape.window} + plan_.workspace.max_tokens +
-                              kernels::kBlockTokens * (group.shape.sinks != 0 ? 2 : 1);
-        tokens = plan_.is_endless() ? held : std::min(tokens, held);
+        const uint64_t most = kv::MostRows(group.shape, plan_.workspace.max_tokens);
+        rows = plan_.is_endless() ? most : std::min(rows, most);
       }
-      blocks[group.block_bytes] +=
-          CeilDiv<uint64_t>(tokens, kernels::kBlockTokens) * plan_.max_sessions;
+      blocks[group.block_bytes] += rows * plan_.max_sessions;
     }
     uint64_t slabs = 0;
     for (const auto& [bytes, count] : blocks) {
-      slabs += CeilDiv(count, std::min<uint64_t>(64, plan_.slab_bytes / bytes));
+      slabs += CeilDiv(count, kv::BlockPool::SlotsIn(plan_.slab_bytes, bytes));
     }
     return slabs * plan_.slab_bytes;
   }

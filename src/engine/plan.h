@@ -52,6 +52,7 @@ struct MemoryPlan {
   // Layers whose weights stay in memory; those behind them are read from the file for every token.
   uint32_t resident_layers = 0;
   uint32_t num_layers = 0;
+  uint32_t trained_context = 0;
   uint32_t context_length = 0;
   uint32_t max_sessions = 1;
   uint32_t draft_tokens = 0;  // that a pass can check exactly

@@ -9,7 +9,6 @@ uint64_t Reclaim(Reclaimable& memory, uint64_t bytes, ReclaimStep last) {
   };
   while (true) {
     take(ReclaimStep::kIdlePrefixRows, &Reclaimable::EvictIdleRows);
-    take(ReclaimStep::kIdleSessions, &Reclaimable::StoreIdleSessions);
     take(ReclaimStep::kWindows, &Reclaimable::ShrinkWindows);
     if (freed >= bytes || last < ReclaimStep::kPreempt) return freed;
     uint64_t more = 0;

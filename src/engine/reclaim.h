@@ -1,9 +1,8 @@
 // In which order memory is taken back, when a pass finds no blocks or somebody asks for a trim:
 //
 //   1  idle prefix rows, least recently used first          nobody notices
-//   2  idle sessions                                        to a file; there are none yet
-//   3  windows of running sequences, down to their floor    answers get worse; there are none yet
-//   4  preempt the sequence that is due last                it is computed again later
+//   2  windows of running sequences, down to their floor    answers get worse
+//   3  preempt the sequence that is due last                it is computed again later
 //   -  nothing is left: the caller refuses
 #pragma once
 
@@ -11,14 +10,13 @@
 
 namespace tael::engine {
 
-enum class ReclaimStep : uint8_t { kIdlePrefixRows, kIdleSessions, kWindows, kPreempt };
+enum class ReclaimStep : uint8_t { kIdlePrefixRows, kWindows, kPreempt };
 
 // What the order works on. Each gives back about `bytes`, if it has so many, and returns how many
 // it gave.
 class Reclaimable {
  public:
   virtual uint64_t EvictIdleRows(uint64_t bytes) = 0;
-  virtual uint64_t StoreIdleSessions(uint64_t bytes) = 0;
   virtual uint64_t ShrinkWindows(uint64_t bytes) = 0;
   // One sequence; false when only one is left. What it held may become idle rows first.
   virtual bool PreemptLast(uint64_t& freed_bytes) = 0;

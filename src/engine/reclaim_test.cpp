@@ -9,7 +9,7 @@ namespace {
 
 // So many bytes to be had at each step; a sequence that is preempted leaves idle rows.
 struct Memory final : Reclaimable {
-  uint64_t idle = 0, sessions = 0, windows = 0;
+  uint64_t idle = 0, windows = 0;
   int sequences = 1;
   std::string steps;
 
@@ -21,10 +21,6 @@ struct Memory final : Reclaimable {
   uint64_t EvictIdleRows(uint64_t bytes) override {
     steps += 'i';
     return Take(idle, bytes);
-  }
-  uint64_t StoreIdleSessions(uint64_t bytes) override {
-    steps += 's';
-    return Take(sessions, bytes);
   }
   uint64_t ShrinkWindows(uint64_t bytes) override {
     steps += 'w';
@@ -47,20 +43,20 @@ TEST(Reclaim, StopsAtTheFirstStepThatGivesEnough) {
   EXPECT_EQ(Reclaim(memory, 10, ReclaimStep::kPreempt), 10u);
   EXPECT_EQ(memory.steps, "i");
   EXPECT_EQ(Reclaim(memory, 5, ReclaimStep::kPreempt), 5u);
-  EXPECT_EQ(memory.steps, "iisw");
+  EXPECT_EQ(memory.steps, "iiw");
 }
 
 TEST(Reclaim, TakesWhatAPreemptedSequenceLeaves) {
   Memory memory;
   memory.sequences = 3;
   EXPECT_EQ(Reclaim(memory, 5, ReclaimStep::kPreempt), 5u);
-  EXPECT_EQ(memory.steps, "iswpi");
+  EXPECT_EQ(memory.steps, "iwpi");
   EXPECT_EQ(memory.sequences, 2);
 }
 
 TEST(Reclaim, GoesNoFurtherThanItMay) {
   Memory memory;
-  memory.idle = memory.sessions = memory.windows = 10;
+  memory.idle = memory.windows = 10;
   memory.sequences = 3;
   EXPECT_EQ(Reclaim(memory, 100, ReclaimStep::kIdlePrefixRows), 10u);
   EXPECT_EQ(memory.steps, "i");

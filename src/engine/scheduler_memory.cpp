@@ -54,13 +54,13 @@ uint64_t SchedulerLoop::EvictIdleRows(uint64_t bytes) {
 uint64_t SchedulerLoop::ShrinkWindows(uint64_t bytes) {
   if (!engine_.plan().is_endless()) return 0;
   const uint32_t floor = engine_.plan().window.floor;
-  const uint64_t before = engine_.pool().Stats().block_bytes_in_use;
+  const uint64_t before = BytesInUse();
   uint64_t freed = 0;
   for (auto job = active_.rbegin(); job != active_.rend() && freed < bytes; ++job) {
     for (const auto& choice : (*job)->choices) {
       if (choice->state == State::kRuns) choice->session->LimitWindow(floor);
     }
-    freed = before - engine_.pool().Stats().block_bytes_in_use;
+    freed = before - BytesInUse();
   }
   if (freed == 0) return 0;
   ++room_version_;
@@ -80,9 +80,9 @@ bool SchedulerLoop::PreemptLast(uint64_t& freed_bytes) {
     }
   }
   if (last == nullptr || NumRunning() == 1) return false;
-  const uint64_t before = engine_.pool().Stats().block_bytes_in_use;
+  const uint64_t before = BytesInUse();
   Preempt(*last);
-  freed_bytes = before - engine_.pool().Stats().block_bytes_in_use;
+  freed_bytes = before - BytesInUse();
   return true;
 }
 
@@ -116,11 +116,11 @@ void SchedulerLoop::Compact() {
 
 uint64_t SchedulerLoop::Trim(TrimLevel level) {
   const bool critical = level == TrimLevel::kCritical;
-  const uint64_t before = engine_.pool().Stats().block_bytes_in_use;
+  const uint64_t before = BytesInUse();
   if (critical) pressure_until_ = Clock::now() + options_.pressure_hold;
   Reclaim(*this, ~uint64_t{0}, critical ? ReclaimStep::kPreempt : ReclaimStep::kIdlePrefixRows);
   Compact();
-  const uint64_t freed = before - engine_.pool().Stats().block_bytes_in_use;
+  const uint64_t freed = before - BytesInUse();
   ++stats_.trims;
   stats_.trimmed_bytes += freed;
   Log(std::string("trim: ") + (critical ? "critical" : "moderate") + " gave back " +

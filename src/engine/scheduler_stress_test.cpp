@@ -69,7 +69,7 @@ class Storm {
   }
 
   std::atomic<bool> over{false};
-  std::atomic<uint64_t> num_whole{0}, num_cancelled{0}, num_busy{0};
+  std::atomic<uint64_t> num_whole{0}, num_cancelled{0};
 
  private:
   void One(Dice& dice) {
@@ -78,7 +78,6 @@ class Storm {
     auto submitted = scheduler_.Submit(request);
     if (!submitted) {
       EXPECT_EQ(submitted.error().code, ErrorCode::kBusy) << submitted.error().Message();
-      ++num_busy;
       std::this_thread::sleep_for(1ms);
       return;
     }

@@ -304,7 +304,6 @@ TEST_F(SchedulerTest, ARequestThatIsCancelledInTheQueueNeverRuns) {
   Start({.max_running = 1, .buffer_tokens = kSmallBuffer});
   const auto first = Occupy(MakeRequest(RandomTokens(20, 1), 40));
   Request request = MakeRequest(RandomTokens(100, 2), 40);
-  request.num_choices = 1;
   const auto second = MustSubmit(*scheduler, request);
   second->Cancel();
   const auto told = Listen(*second);
@@ -562,7 +561,8 @@ TEST_F(SchedulerTest, BadOptionsAreRefused) {
 }
 
 TEST_F(SchedulerTest, WhenTheModelFileIsCutEveryAnswerSaysSo) {
-  const std::string path = testing::TempDir() + "scheduler-cut.gguf";
+  const std::string path =
+      testing::TempDir() + "scheduler-cut-" + std::to_string(::getpid()) + ".gguf";
   std::filesystem::copy_file(Tiny("llama_gqa"), path,
                              std::filesystem::copy_options::overwrite_existing);
   EngineOptions options = SchedulerEngine("llama_gqa");

@@ -12,10 +12,12 @@
 #include "engine/prefix_context.h"
 #include "engine/testing.h"
 #include "kv/snapshot.h"
+#include "kv/testing.h"
 
 namespace tael::engine {
 namespace {
 
+using kv::Join;
 using Row = std::vector<float>;
 using Rows = std::vector<Row>;
 
@@ -56,12 +58,6 @@ Rows Decode(Session& session, std::span<const TokenId> tokens) {
     for (Row& row : Feed(session, tokens.subspan(i, 1))) rows.push_back(std::move(row));
   }
   return rows;
-}
-
-std::vector<TokenId> Join(std::span<const TokenId> first, std::span<const TokenId> second) {
-  std::vector<TokenId> out(first.begin(), first.end());
-  out.insert(out.end(), second.begin(), second.end());
-  return out;
 }
 
 std::unique_ptr<kv::PrefixIndex> MakeIndex(Engine& engine, uint64_t max_bytes) {

@@ -26,7 +26,7 @@ struct ServerOptions {
   HttpServerOptions http;
   engine::SchedulerOptions scheduler;
   ApiKeys keys;
-  std::string model_name;     // "": the file's own, or the file's name without its ending
+  std::string model_name;     // as clients see it: ModelNameOf()
   std::string system_prompt;  // "": none; computed at the start, and kept in memory
   std::string state_folder;   // "": none; prefixes are kept there (state_keeper.h)
 };
@@ -55,7 +55,6 @@ class Server {
   // one thread.
   bool IsAlive();
 
-  engine::Scheduler& scheduler() { return *scheduler_; }
   const std::string& model_name() const { return service_->model_name; }
 
  private:
