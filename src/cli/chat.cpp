@@ -260,7 +260,7 @@ Result<int> Execute(const ChatOptions& options) {
   TAEL_ASSIGN_OR_RETURN(auto chat_template, LoadChatTemplate(engine));
   if (!HasChatTemplate(engine)) {
     Note("the model has no chat template: turns are written as \"user:\" and \"assistant:\"");
-    generate.stop.push_back("\nuser:");
+    generate.stop.push_back(text::kPlainStop);
   }
   Conversation conversation(options, engine, std::move(chat_template), std::move(generate));
   TAEL_ASSIGN_OR_RETURN(const int code, Loop(options, engine, conversation));

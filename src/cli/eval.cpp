@@ -43,6 +43,9 @@ struct Input {
 Result<Input> ReadInput(const EvalOptions& options) {
   Input input;
   if (options.ids_file) {
+    if (options.needle) {
+      return Error{ErrorCode::kInvalidArgument, "needles are hidden in text", "give one with -f"};
+    }
     TAEL_ASSIGN_OR_RETURN(const std::string json, ReadFile(*options.ids_file));
     TAEL_ASSIGN_OR_RETURN(input.ids, ParseIdArray(json, *options.ids_file));
   } else if (options.text_file) {
@@ -159,9 +162,6 @@ Status RunProbes(const EvalOptions& options, const Plan& plan, const Engines& en
                  const Input& input, std::span<const TokenId> ids, Report& report) {
   engine::Engine& engine = engines.engine();
   if (options.needle) {
-    if (options.ids_file) {
-      return Error{ErrorCode::kInvalidArgument, "needles are hidden in text", "give one with -f"};
-    }
     const NeedleOptions needle{.text = input.text,
                                .prompts = *options.needle,
                                .prompt_tokens = plan.context - std::min(kNeedleRoom, plan.context),

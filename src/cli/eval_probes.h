@@ -26,10 +26,8 @@ struct NeedleOptions {
 Result<std::map<uint32_t, double>> FindNeedles(engine::Engine& engine,
                                                const NeedleOptions& options);
 
-// Share of the tokens whose last four tokens stood in the same order among the 256 before.
-double Repetition(std::span<const TokenId> tokens);
-
-// Repetition() of `num_tokens` that follow `prompt`, sampled at temperature 0.8.
+// Of `num_tokens` that follow `prompt`, sampled at temperature 0.8: the share whose last four stood
+// in the same order among the 256 before.
 Result<double> MeasureRepetition(engine::Engine& engine, std::span<const TokenId> prompt,
                                  uint32_t num_tokens, uint64_t seed);
 

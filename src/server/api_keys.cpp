@@ -3,10 +3,7 @@
 #include <strings.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 
 namespace tael::server {
 namespace {
@@ -39,15 +36,6 @@ bool AreEqual(std::string_view shown, std::string_view key) {
 }
 
 }  // namespace
-
-Result<ApiKeys> ApiKeys::Load(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Bad(path, std::strerror(errno));
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (file.bad()) return Bad(path, "cannot be read");
-  return Parse(text.str(), path);
-}
 
 Result<ApiKeys> ApiKeys::Parse(std::string_view text, const std::string& path) {
   ApiKeys keys;

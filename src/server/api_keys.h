@@ -18,8 +18,7 @@ class ApiKeys {
  public:
   ApiKeys() = default;  // none: everybody may do everything, salt 0
 
-  // Fails: kInvalidArgument, naming the file and the line; without any key, too.
-  static Result<ApiKeys> Load(const std::string& path);
+  // Of a file's text. Fails: kInvalidArgument, naming the file and the line; without any key, too.
   static Result<ApiKeys> Parse(std::string_view text, const std::string& path);
 
   bool are_required() const { return !keys_.empty(); }

@@ -7,6 +7,7 @@
 #include "server/answer_reader.h"
 #include "server/openai_response.h"
 #include "server/routes.h"
+#include "text/prompt.h"
 
 namespace tael::server {
 namespace {
@@ -29,7 +30,11 @@ class AnswerStream final : public BodyStream {
     begun_ = true;
     while (out.empty() && !ended_) {
       if (reader_.Read(pieces_)) {
-        for (const engine::Piece& piece : pieces_) Show(piece, out);
+        for (engine::Piece& piece : pieces_) {
+          // An answer that was cancelled ends with an error, not as if it were whole.
+          if (piece.finish == engine::FinishReason::kCancelled) piece.finish.reset();
+          out += writer_.Events(piece);
+        }
       } else {
         ended_ = true;
         const auto failure = reader_.Failure();
@@ -40,12 +45,6 @@ class AnswerStream final : public BodyStream {
   }
 
  private:
-  // An answer that was cancelled ends with an error, not as if it were whole.
-  void Show(engine::Piece piece, std::string& out) {
-    if (piece.finish == engine::FinishReason::kCancelled) piece.finish.reset();
-    out += writer_.Events(piece);
-  }
-
   AnswerReader reader_;
   ResponseWriter writer_;
   std::vector<engine::Piece> pieces_;
@@ -138,7 +137,8 @@ engine::Request RequestOf(const Service& service, const HttpRequest& request, Ge
   out.options.max_tokens = call.max_tokens.value_or(service.scheduler.MostNewTokens(prompt.size()));
   out.options.sampler.seed = call.seed ? *call.seed : std::random_device{}();
   // Where the model has no template, turns are written in a plain form, and this begins the next.
-  if (call.api == Api::kChat && !service.has_own_template) out.options.stop.push_back("\nuser:");
+  if (call.api == Api::kChat && !service.has_own_template)
+    out.options.stop.push_back(text::kPlainStop);
   out.num_choices = call.num_choices;
   out.priority = call.priority;
   out.salt = request.salt;
@@ -166,16 +166,12 @@ std::optional<ApiError> ChargeAnswer(const Service& service, HttpRequest& reques
         uint64_t{call.num_choices} * std::min(call.max_tokens.value_or(most), most);
     bytes += tokens * ResponseWriter::KeptBytesPerToken(call.options.logprobs);
   }
-  const Status charged = request.charge.TryResizeTo(bytes);
-  if (charged) return std::nullopt;
-  ApiError error = ApiErrorOf(charged.error());
-  error.status = 503;
-  error.code = "busy";
-  error.message =
-      "an answer of this size, kept until it is whole, does not fit the server's memory "
-      "now; try again, ask for fewer tokens or choices, or for a stream";
-  error.retry_after_s = 2;
-  return error;
+  if (request.charge.TryResizeTo(bytes)) return std::nullopt;
+  return ApiErrorOf(Error{ErrorCode::kBusy,
+                          "an answer of this size, kept until it is whole, does not fit the "
+                          "server's memory now; try again, ask for fewer tokens or choices, or "
+                          "for a stream",
+                          {}});
 }
 
 HttpResponse Generate(Service& service, HttpRequest& request, Api api) {
@@ -218,11 +214,10 @@ HttpResponse Completions(Service& service, HttpRequest& request) {
 }
 
 HttpResponse Embeddings(Service&, HttpRequest&) {
-  ApiError error;
-  error.status = 501;
-  error.code = "unsupported";
-  error.message = "this server gives no embeddings: it runs models that write text";
-  return ToResponse(error);
+  return ToResponse(
+      ApiErrorOf(Error{ErrorCode::kUnsupported,
+                       "this server gives no embeddings: it runs models that write text",
+                       {}}));
 }
 
 }  // namespace tael::server

@@ -19,7 +19,6 @@ class Client {
  public:
   Client(ConnectionWatch& watch, ConnectionWatch::Id id) : watch_(&watch), id_(id) {}
 
-  bool IsGone() const { return watch_->IsGone(id_); }
   ConnectionWatch::Id id() const { return id_; }
 
  private:

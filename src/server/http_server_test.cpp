@@ -5,8 +5,12 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <thread>
+
+#include "server/testing.h"
 
 namespace tael::server {
 namespace {
@@ -102,16 +106,21 @@ class RawClient {
     char bytes[4096];
     while (what.empty() || out.find(what) == std::string::npos) {
       const ssize_t count = recv(fd_.get(), bytes, sizeof bytes, 0);
-      if (count <= 0) break;
+      if (count <= 0) {
+        timed_out_ = count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+        break;
+      }
       out.append(bytes, static_cast<size_t>(count));
     }
     return out;
   }
   std::string ReadToTheEnd() { return ReadUntil(""); }
+  bool timed_out() const { return timed_out_; }  // the last read, before the connection ended
   void Leave() { fd_ = FileDescriptor(); }
 
  private:
   FileDescriptor fd_;
+  bool timed_out_ = false;
 };
 
 class HttpServerTest : public testing::Test {
@@ -132,14 +141,6 @@ class HttpServerTest : public testing::Test {
     RawClient client = Connect();
     EXPECT_TRUE(client.Send(request));
     return client.ReadUntil(until);
-  }
-  template <class Condition>
-  bool Soon(const Condition& condition) {
-    for (int i = 0; i < 500; ++i) {
-      if (condition()) return true;
-      std::this_thread::sleep_for(2ms);
-    }
-    return false;
   }
 
   mem::MemoryBudget budget_{0};
@@ -264,6 +265,7 @@ TEST_F(HttpServerTest, AnIdleConnectionIsClosed) {
   RawClient client = Connect();
   ASSERT_TRUE(client.Send("GET / HTTP/1.1\r\nHost: h\r\n\r\n"));
   EXPECT_THAT(client.ReadToTheEnd(), HasSubstr("[]"));
+  EXPECT_FALSE(client.timed_out());
 }
 
 TEST_F(HttpServerTest, AnAnswerThatIsNotTakenIsCut) {
@@ -315,8 +317,11 @@ TEST_F(HttpServerTest, StopLetsAnAnswerEnd) {
   RawClient client = Connect();
   ASSERT_TRUE(client.Send("GET /a HTTP/1.1\r\nHost: h\r\n\r\n"));
   client.ReadUntil("]");
+  const auto start = std::chrono::steady_clock::now();
   server_->Stop(10s);  // returns at once: nothing runs
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
   EXPECT_EQ(client.ReadToTheEnd(), "");
+  EXPECT_FALSE(client.timed_out());
 }
 
 TEST_F(HttpServerTest, GarbageEndsItsConnectionAndNothingElse) {

@@ -2,7 +2,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
-#include <utility>
 
 #include "report/memory.h"
 #include "server/api_error.h"

@@ -64,7 +64,7 @@ void RefuseWhatIsNotBuilt(Fields& fields) {
     fields.Fail("modalities", "may be [\"text\"]: this server writes nothing else");
   }
   // For statistics, other machines or speed.
-  fields.Ignore({"model", "user", "metadata", "store", "parallel_tool_calls", "prompt_cache_key",
+  fields.Ignore({"user", "metadata", "store", "parallel_tool_calls", "prompt_cache_key",
                  "prompt_cache_retention", "safety_identifier", "prediction", "cache_prompt"});
 }
 

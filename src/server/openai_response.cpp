@@ -92,32 +92,20 @@ Json ResponseWriter::TopOf(const sample::LogProbs& logprobs) const {
   return top;
 }
 
-Json ResponseWriter::ChatLogprobs(const engine::Piece& piece) const {
-  Json content = Json::array();
-  for (size_t i = 0; i < piece.logprobs.size(); ++i) content.push_back(ChatEntry(piece, i));
-  return {{"content", std::move(content)}, {"refusal", nullptr}};
-}
-
-Json ResponseWriter::TextLogprobs(const engine::Piece& piece, Choice& choice) const {
-  Json out = {{"tokens", Json::array()},
-              {"token_logprobs", Json::array()},
-              {"top_logprobs", Json::array()},
-              {"text_offset", Json::array()}};
-  for (size_t i = 0; i < piece.logprobs.size(); ++i) {
-    const TokenText token = TextOf(tokenizer_, piece.tokens[i]);
-    out["tokens"].push_back(token.text);
-    out["token_logprobs"].push_back(LogprobOf(piece.logprobs[i].logprob));
-    out["top_logprobs"].push_back(TopOf(piece.logprobs[i]));
-    out["text_offset"].push_back(choice.logprob_offset);
-    choice.logprob_offset += token.bytes.size();
-  }
-  return out;
-}
-
 Json ResponseWriter::LogprobsOf(const engine::Piece& piece, Choice& choice) const {
   if (!head_.logprobs || piece.logprobs.empty()) return nullptr;
   TAEL_CHECK(piece.logprobs.size() == piece.tokens.size());
-  return head_.api == Api::kChat ? ChatLogprobs(piece) : TextLogprobs(piece, choice);
+  const std::vector<std::string> names = ListNames();
+  Json out = Json::object();
+  for (size_t list = 0; list < names.size(); ++list) {
+    Json elements = Json::array();
+    for (size_t i = 0; i < piece.logprobs.size(); ++i) {
+      elements.push_back(ListElement(list, piece, i, choice.logprob_offset));
+    }
+    out[names[list]] = std::move(elements);
+  }
+  if (head_.api == Api::kChat) out["refusal"] = nullptr;
+  return out;
 }
 
 std::string ResponseWriter::Begin() {
@@ -199,21 +187,14 @@ std::vector<std::string> ResponseWriter::ListNames() const {
   return {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
 }
 
-Json ResponseWriter::ListElement(size_t list, const Choice& choice, size_t token) {
-  const engine::Piece& kept = choice.kept;
-  if (head_.api == Api::kChat) return ChatEntry(kept, token);
-  const TokenText text = TextOf(tokenizer_, kept.tokens[token]);
-  switch (list) {
-    case 0:
-      return text.text;
-    case 1:
-      return LogprobOf(kept.logprobs[token].logprob);
-    case 2:
-      return TopOf(kept.logprobs[token]);
-    default:
-      break;
-  }
-  size_t& offset = choices_[choice_].logprob_offset;
+// `offset`: of the token in the choice's text; moves on where it is told.
+Json ResponseWriter::ListElement(size_t list, const engine::Piece& piece, size_t token,
+                                 size_t& offset) const {
+  if (head_.api == Api::kChat) return ChatEntry(piece, token);
+  if (list == 1) return LogprobOf(piece.logprobs[token].logprob);
+  if (list == 2) return TopOf(piece.logprobs[token]);
+  const TokenText text = TextOf(tokenizer_, piece.tokens[token]);
+  if (list == 0) return text.text;
   return std::exchange(offset, offset + text.bytes.size());
 }
 
@@ -271,7 +252,7 @@ bool ResponseWriter::NextPart(std::string& out) {
 void ResponseWriter::NextOfLists(std::string& out) {
   constexpr size_t kElements = 16;  // a few KiB
   const std::vector<std::string> names = ListNames();
-  const Choice& choice = choices_[choice_];
+  Choice& choice = choices_[choice_];
   if (list_ == names.size()) {
     out += EndChoice(choice_);
     part_ = ++choice_ < choices_.size() ? Part::kChoice : Part::kEnd;
@@ -281,7 +262,7 @@ void ResponseWriter::NextOfLists(std::string& out) {
   const size_t end = std::min(choice.kept.logprobs.size(), token_ + kElements);
   for (; token_ < end; ++token_) {
     if (token_ > 0) out += ',';
-    out += Dump(ListElement(list_, choice, token_));
+    out += Dump(ListElement(list_, choice.kept, token_, choice.logprob_offset));
   }
   if (token_ < choice.kept.logprobs.size()) return;
   out += ']';

@@ -62,7 +62,7 @@ class ResponseWriter {
   };
   // The lists of a choice's log-probabilities, one after the other.
   std::vector<std::string> ListNames() const;
-  Json ListElement(size_t list, const Choice& choice, size_t token);
+  Json ListElement(size_t list, const engine::Piece& piece, size_t token, size_t& offset) const;
   std::string BeginChoice(uint32_t index) const;
   std::string EndChoice(uint32_t index) const;
   Json ChatEntry(const engine::Piece& piece, size_t token) const;
@@ -72,8 +72,6 @@ class ResponseWriter {
   Json Envelope(const char* object) const;
   Json Chunk(Json choice) const;
   Json LogprobsOf(const engine::Piece& piece, Choice& choice) const;
-  Json ChatLogprobs(const engine::Piece& piece) const;
-  Json TextLogprobs(const engine::Piece& piece, Choice& choice) const;
 
   const ResponseHead head_;
   const tokenizer::Tokenizer& tokenizer_;

@@ -1,6 +1,5 @@
 #include "server/router.h"
 
-#include <algorithm>
 #include <array>
 #include <exception>
 #include <utility>
@@ -115,11 +114,7 @@ HttpResponse Router::OnRequest(HttpRequest& request) {
   try {
     return route->answer(service_, request);
   } catch (const std::exception&) {  // libraries may throw, out of memory for one
-    ApiError error;
-    error.status = 500;
-    error.code = "internal";
-    error.message = "the server could not answer";
-    return ToResponse(error);
+    return ToResponse(ApiErrorOf(Error{ErrorCode::kInternal, "the server could not answer", {}}));
   }
 }
 

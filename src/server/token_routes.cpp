@@ -6,6 +6,7 @@
 #include "server/json.h"
 #include "server/openai_request.h"
 #include "server/routes.h"
+#include "text/prompt.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tael::server {
@@ -50,11 +51,8 @@ HttpResponse Tokenize(Service& service, HttpRequest& request) {
   const bool add_special = fields.Bool("add_special").value_or(false);
   fields.RefuseOthers();
   if (error) return ToResponse(*error);
-  const tokenizer::Tokenizer& tokenizer = service.engine.tokenizer();
   std::vector<TokenId> ids = service.Encode(*content, parse_special);
-  if (add_special && tokenizer.add_bos() && tokenizer.IsValid(tokenizer.bos())) {
-    ids.insert(ids.begin(), tokenizer.bos());
-  }
+  if (add_special) text::AddBos(service.engine.tokenizer(), ids);
   return Ids(service, ids);
 }
 

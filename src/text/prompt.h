@@ -12,6 +12,9 @@
 
 namespace tael::text {
 
+// Ends an answer where a conversation is written in the built-in plain form: the next turn.
+inline constexpr const char* kPlainStop = "\nuser:";
+
 // True when the model file carries a chat template.
 bool HasChatTemplate(const gguf::File& file);
 
