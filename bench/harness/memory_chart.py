@@ -5,6 +5,8 @@ Reads well on a light and on a dark page, as chart.py does.
 
 from xml.sax.saxutils import escape
 
+from . import chart
+
 LEFT, TOP, WIDTH, HEIGHT, RIGHT, BOTTOM = 62, 58, 620, 260, 20, 58
 COLOURS = {"weights": "#54aeff", "kv": "#0969da", "activations": "#fb8f44", "tokenizer": "#8250df",
            "prefix": "#1a7f37", "snapshot": "#bf3989", "server": "#bc4c00", "kernel": "#6e7781",
@@ -22,7 +24,7 @@ STYLE = """
 
 
 def text(x, y, words, kind="small", anchor="start"):
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">{escape(words)}</text>'
+    return chart.text(x, y, words, kind, anchor)
 
 
 def legend(names):

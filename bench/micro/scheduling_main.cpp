@@ -136,7 +136,7 @@ void Gap(engine::Scheduler& scheduler, const Options& options, uint32_t chunk) {
       if (answer) heard[i] = Listen(**answer, Clock::now());
     });
   }
-  while (scheduler.Stats().generated_tokens == 0 || scheduler.Stats().running < 4) {
+  while (scheduler.Stats().running < 4) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
@@ -152,23 +152,36 @@ void Gap(engine::Scheduler& scheduler, const Options& options, uint32_t chunk) {
 
 Options Parse(int argc, char** argv) {
   Options options;
-  if (argc < 2) {
-    std::fprintf(stderr, "which model?\n");
+  const auto refuse = [](const std::string& what) {
+    std::fprintf(stderr, "%s\n", what.c_str());
     std::exit(2);
-  }
+  };
+  if (argc < 2) refuse("which model?");
+  if (argc % 2 != 0) refuse(std::string("no value for ") + argv[argc - 1]);
   options.model = argv[1];
-  for (int i = 2; i + 1 < argc; i += 2) {
+  for (int i = 2; i < argc; i += 2) {
     const std::string flag = argv[i];
     const auto value = std::strtoull(argv[i + 1], nullptr, 10);
     const auto small = static_cast<uint32_t>(value);
-    if (flag == "--clients") options.clients = small;
-    if (flag == "--shared") options.shared = small;
-    if (flag == "--own") options.own = small;
-    if (flag == "--new") options.fresh = small;
-    if (flag == "--long") options.long_prompt = small;
-    if (flag == "--threads") options.threads = value;
-    if (flag == "--budget") options.budget = value;
-    if (flag == "--chunk") options.chunk = small;
+    if (flag == "--clients") {
+      options.clients = small;
+    } else if (flag == "--shared") {
+      options.shared = small;
+    } else if (flag == "--own") {
+      options.own = small;
+    } else if (flag == "--new") {
+      options.fresh = small;
+    } else if (flag == "--long") {
+      options.long_prompt = small;
+    } else if (flag == "--threads") {
+      options.threads = value;
+    } else if (flag == "--budget") {
+      options.budget = value;
+    } else if (flag == "--chunk") {
+      options.chunk = small;
+    } else {
+      refuse("unknown flag " + flag);
+    }
   }
   return options;
 }

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import statistics
 import sys
 import tempfile
 
@@ -94,10 +95,6 @@ def activations(_):
          f"{100 * (arena / live - 1):.2f} % above what is alive at once")
 
 
-def median(values):
-    return sorted(values)[len(values) // 2]
-
-
 def cold(_):
     """First token with an empty page cache, by how the file is read; and of a packed file."""
     program = ROOT / "build/bench/bench/micro/tael_cold_start"
@@ -113,7 +110,7 @@ def cold(_):
         for name, arguments in arms.items():
             found[name].append(json.loads(must([program, *arguments]).stdout))
     packed.unlink()
-    figures = {name: {key: median([run[key] for run in runs])
+    figures = {name: {key: statistics.median_high([run[key] for run in runs])
                       for key in ("first_token_ms", "peak_rss_bytes", "decode_tps")}
                for name, runs in found.items()}
     ahead = figures["ahead"]
@@ -153,7 +150,7 @@ def server(paths):
                      not wrong and not outcome.killed and outcome.peak_pss <= budget,
                      f"{len(wrong)} wrong {wrong[:1]}; {outcome}")
                 if count == 2000:
-                    early, late = median(anonymous[40:60]), median(anonymous[-20:])
+                    early, late = statistics.median_high(anonymous[40:60]), statistics.median_high(anonymous[-20:])
                     line(f"A2 {model}: anonymous memory after 2,000 within 2 % of that after 50",
                          late <= 1.02 * early, f"{early / 1e6:.2f} and {late / 1e6:.2f} MB")
 

@@ -57,8 +57,7 @@ class Plan(Case):
     def test_kv_bytes_are_told_by_type(self):
         per_token = {}
         for kv_type in ("f16", "q8", "k8v4"):
-            done = run("plan", "-m", tiny("qwen2_hd128"), "--budget", "1G", "--kv-type", kv_type, "--json")
-            plan = done.json
+            plan = self.json_of("plan", "-m", tiny("qwen2_hd128"), "--budget", "1G", "--kv-type", kv_type)
             self.assertEqual([share["type"] for share in plan["kv_types"]], [kv_type])
             self.assertEqual(plan["kv_types"][0]["layers"], plan["layers"])
             self.assertEqual(plan["kv_types"][0]["bytes_per_token"], plan["kv_bytes_per_token"])
@@ -72,7 +71,7 @@ class Plan(Case):
                             (["--kv-type-v", "f16", "--kv-type", "q8"], "k q8 v f16"),
                             (["--kv-type", "auto"], "q8"), ([], "q8"), (["--compute", "reference"], "f32")):
             with self.subTest(flags=flags):
-                plan = run("plan", "-m", tiny("qwen2_hd128"), "--budget", "1G", *flags, "--json").json
+                plan = self.json_of("plan", "-m", tiny("qwen2_hd128"), "--budget", "1G", *flags)
                 self.assertEqual([share["type"] for share in plan["kv_types"]], [name])
 
     def test_prints_for_people(self):

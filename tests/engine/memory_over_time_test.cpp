@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/testing.h"
 #include "golden/testing.h"
 #include "mem/process_memory.h"
 
@@ -43,9 +44,7 @@ std::unique_ptr<Engine> Load(const std::string& path, uint32_t context) {
   options.budget_bytes = uint64_t{900} << 20;
   options.num_threads = 2;
   options.context_length = context;
-  auto engine = Engine::Create(options);
-  EXPECT_TRUE(engine.has_value()) << (engine ? "" : engine.error().Message());
-  return engine ? *std::move(engine) : nullptr;
+  return CreateEngine(options);
 }
 
 // Bytes above what the process held before: after loading, 1,024 tokens of a prompt, 256 tokens one
@@ -64,7 +63,10 @@ constexpr Stages kTable[] = {
 std::array<uint64_t, 4> Measure(const std::string& path) {
   std::array<uint64_t, 4> bytes{};
   const uint64_t before = Resident();
-  const auto note = [&](size_t stage) { bytes[stage] = Resident() - std::min(before, Resident()); };
+  const auto note = [&](size_t stage) {
+    const uint64_t now = Resident();
+    bytes[stage] = now - std::min(before, now);
+  };
   {
     const auto engine = Load(path, 2048);
     if (engine == nullptr) return bytes;

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -13,6 +12,8 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/testing.h"
+#include "sample/divergence.h"
 #include "testing.h"
 
 namespace tael {
@@ -27,13 +28,11 @@ constexpr size_t kChunk = 64;
 
 std::unique_ptr<engine::Engine> MakeEngine(const std::string& model, exec::Compute compute,
                                            KvTypes types) {
-  auto made = engine::Engine::Create({.model_path = RealModel(model),
-                                      .context_length = kContext,
-                                      .logit_rows = kChunk,
-                                      .compute = compute,
-                                      .kv_type = types});
-  EXPECT_TRUE(made.has_value()) << (made ? "" : made.error().Message());
-  return made ? std::move(*made) : nullptr;
+  return engine::CreateEngine({.model_path = RealModel(model),
+                               .context_length = kContext,
+                               .logit_rows = kChunk,
+                               .compute = compute,
+                               .kv_type = types});
 }
 
 std::vector<TokenId> MobyIds(const engine::Engine& engine, size_t count) {
@@ -61,16 +60,6 @@ size_t Top(const std::vector<float>& row) {
   return static_cast<size_t>(std::max_element(row.begin(), row.end()) - row.begin());
 }
 
-double Kl(const std::vector<float>& from, const std::vector<float>& to) {
-  const double log_from = LogSumExp(from), log_to = LogSumExp(to);
-  double kl = 0;
-  for (size_t i = 0; i < from.size(); ++i) {
-    const double p = static_cast<double>(from[i]) - log_from;
-    kl += std::exp(p) * (p - (static_cast<double>(to[i]) - log_to));
-  }
-  return kl;
-}
-
 struct Distance {
   double kl = 0;
   size_t same_top = 0;
@@ -78,8 +67,9 @@ struct Distance {
   double bytes_share = 0;  // of f16's
 
   void Add(const std::vector<float>& from, const std::vector<float>& to) {
-    kl += Kl(from, to);
-    same_top += Top(from) == Top(to);
+    const sample::Divergence one = sample::Diverge(from, to);
+    kl += one.kl;
+    same_top += one.same_top;
     ++count;
   }
   double mean_kl() const { return kl / static_cast<double>(count); }

@@ -11,6 +11,7 @@
 
 #include "engine/batch.h"
 #include "engine/engine.h"
+#include "engine/testing.h"
 #include "exec/reference.h"
 #include "testing.h"
 
@@ -18,6 +19,7 @@ namespace tael {
 namespace {
 
 using engine::BatchItem;
+using engine::RandomTokens;
 using Rows = std::vector<std::vector<float>>;
 
 constexpr uint32_t kMostChunk = 320;
@@ -30,26 +32,16 @@ struct Case {
 
 std::unique_ptr<engine::Engine> MakeEngine(const Case& c, uint32_t sessions = 1,
                                            kernels::KvTypes types = kernels::KvType::kF32) {
-  auto made = engine::Engine::Create(
-      {.model_path = std::string(TAEL_TEST_DATA) + "/tiny/" + c.model + ".gguf",
-       .budget_bytes = 1u << 30,
-       .num_threads = 2,
-       .context_length = 512,
-       .max_sessions = sessions,
-       .chunk_tokens = kMostChunk,
-       .logit_rows = 16,
-       .compute = exec::Compute::kReference,
-       .kv_type = types,
-       .window = c.policy});
-  EXPECT_TRUE(made.has_value()) << (made ? "" : made.error().Message());
-  return made ? std::move(*made) : nullptr;
-}
-
-std::vector<TokenId> RandomTokens(size_t count, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::vector<TokenId> tokens(count);
-  for (TokenId& token : tokens) token = TokenId{static_cast<int32_t>(random() % 320)};
-  return tokens;
+  return engine::CreateEngine({.model_path = engine::Tiny(c.model),
+                               .budget_bytes = 1u << 30,
+                               .num_threads = 2,
+                               .context_length = 512,
+                               .max_sessions = sessions,
+                               .chunk_tokens = kMostChunk,
+                               .logit_rows = 16,
+                               .compute = exec::Compute::kReference,
+                               .kv_type = types,
+                               .window = c.policy});
 }
 
 // What the oracle shows of each layer, from the groups' windows.

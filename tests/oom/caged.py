@@ -12,7 +12,7 @@ import cage
 BINARY = os.environ.get("TAEL_BINARY", "tael")
 EMULATOR = shlex.split(os.environ.get("TAEL_EMULATOR", ""))
 CONTEXT = 2048
-UNTOUCHED_CODE = 2 << 20  # the server, other commands
+UNTOUCHED_CODE = 1 << 20
 
 
 def command(*arguments):

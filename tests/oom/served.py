@@ -15,6 +15,7 @@ import caged
 
 READY_SECONDS = 120
 STOP_SECONDS = 30
+CLIENTS = 4
 
 
 class Client:
@@ -75,10 +76,9 @@ class Served(Client):
     def trim(self, level):
         return self.request("POST", "/v1/memory/trim", {"level": level})
 
-    def rss(self):
-        """Anonymous and file bytes resident now."""
-        found = cage.fields(f"/proc/{self.caged.process.pid}/status")
-        return found["RssAnon"] * 1024, found["RssFile"] * 1024
+    def anonymous(self):
+        """Bytes resident now that are no file's."""
+        return cage.fields(f"/proc/{self.caged.process.pid}/status")["RssAnon"] * 1024
 
 
 class Peer(Client):
@@ -107,34 +107,32 @@ def words(rng, count):
     return " ".join(str(rng.randrange(100000)) for _ in range(count))
 
 
-def one_shots(server, count, seed=1, clients=4, trims=True):
+def one_shots(server, count):
     """`count` prompts that have nothing in common, from several clients at once, while somebody trims
     at random moments. Returns what went wrong, and anonymous bytes after each prompt."""
     wrong, anonymous = [], []
     done = threading.Event()
 
     def ask(index):
-        rng = random.Random(seed * 1000003 + index)
+        rng = random.Random(1000003 + index)
         status, answer = server.complete(words(rng, rng.randrange(4, 60)), rng.randrange(1, 12))
         if status != 200 or answer["choices"][0]["finish_reason"] not in ("stop", "length"):
             wrong.append((index, status, answer))
-        anonymous.append(server.rss()[0])
+        anonymous.append(server.anonymous())
 
     def keep_trimming():
-        rng = random.Random(seed)
+        rng = random.Random(1)
         while not done.wait(rng.uniform(0.05, 1.0)):
             status, answer = server.trim(rng.choice(("moderate", "critical")))
             if status != 200:
                 wrong.append(("trim", status, answer))
 
     trimmer = threading.Thread(target=keep_trimming)
-    if trims:
-        trimmer.start()
+    trimmer.start()
     try:
-        with concurrent.futures.ThreadPoolExecutor(clients) as pool:
+        with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
             list(pool.map(ask, range(count)))
     finally:
         done.set()
-        if trims:
-            trimmer.join()
+        trimmer.join()
     return wrong, anonymous

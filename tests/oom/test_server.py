@@ -40,12 +40,12 @@ class Server(support.Case):
             # The same length: what a longer prompt touches of the activations stays touched.
             server.complete("y " * (CONTEXT // 3), 4)
             time.sleep(1)
-            before = server.rss()[0]
+            before = server.anonymous()
             status, _ = server.complete("x " * (CONTEXT // 3), 4)
             self.assertEqual(status, 200)
             time.sleep(1)
             self.assertEqual(server.memory()["parts"]["kv"], 0)
-            self.assertLess(server.rss()[0], before + (256 << 10))
+            self.assertLess(server.anonymous(), before + (256 << 10))
 
 
 if __name__ == "__main__":

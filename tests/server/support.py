@@ -24,8 +24,8 @@ try:
 except ImportError:
     openai = None
 
-__all__ = ["Case", "Reply", "Server", "ServerCase", "command", "environment", "needs_openai",
-           "not_under_sanitizers", "openai", "raw", "reset", "run", "templated", "tiny", "wait_for"]
+__all__ = ["Case", "Reply", "Server", "ServerCase", "command", "needs_openai",
+           "not_under_sanitizers", "openai", "raw", "read_until", "reset", "run", "templated", "tiny", "wait_for"]
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|endoftext|>{% endfor %}"
@@ -162,6 +162,17 @@ def raw(path, body):
     data = json.dumps(body).encode()
     return (f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
             + data)
+
+
+def read_until(connection, what, times=1):
+    """What came, with `what` in it so many times; fails where the connection ends before."""
+    seen = b""
+    while seen.count(what) < times:
+        piece = connection.recv(1 << 16)
+        if not piece:
+            raise AssertionError(f"cut before {what!r}: {seen[-1000:]!r}")
+        seen += piece
+    return seen
 
 
 def reset(connection):

@@ -7,7 +7,7 @@ import tempfile
 import threading
 import unittest
 
-from support import Server, ServerCase, raw, run, wait_for
+from support import Server, ServerCase, raw, read_until, run, wait_for
 
 
 class Routes(ServerCase):
@@ -61,9 +61,7 @@ class Routes(ServerCase):
         self.assertLessEqual(memory["reserved_bytes"], memory["budget_bytes"])
         with self.server.connect() as connection:
             connection.sendall(b"GET /v1/memory?stream=1 HTTP/1.1\r\nHost: x\r\n\r\n")
-            seen = b""
-            while seen.count(b"data: {") < 2:
-                seen += connection.recv(65536)
+            read_until(connection, b"data: {", 2)
 
     def test_trim_takes_a_level(self):
         for level in ("moderate", "critical"):
@@ -285,9 +283,7 @@ class Connections(ServerCase):
         body = raw("/v1/completions", {"prompt": "x", "max_tokens": 1})
         with self.server.connect() as connection:
             connection.sendall(body * 3)
-            seen = b""
-            while seen.count(b'"text_completion"') < 3:
-                seen += connection.recv(65536)
+            read_until(connection, b'"text_completion"', 3)
 
 
 class Start(ServerCase):

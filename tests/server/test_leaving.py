@@ -5,9 +5,9 @@ import threading
 import time
 import unittest
 
-from support import ServerCase, not_under_sanitizers, raw, reset, wait_for
+from support import ServerCase, not_under_sanitizers, raw, read_until, reset, wait_for
 
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+TEXT = "/v1/completions"
 LONG = {"prompt": "hello", "max_tokens": 100_000, "temperature": 0, "ignore_eos": True}
 
 
@@ -32,9 +32,8 @@ class Leaving(ServerCase):
         connection = self.server.connect()
         self.addCleanup(connection.close)
         connection.sendall(raw(TEXT, body))
-        seen = b""
-        while until and until not in seen:
-            seen += connection.recv(4096)
+        if until:
+            read_until(connection, until)
         return connection
 
     def assert_blocks_come_back(self, leave, connection):
@@ -132,11 +131,7 @@ class Neighbours(ServerCase):
         self.assertLess(more, 1 << 20, "the buffer has no bound")
         # It goes on where it stopped, and loses nothing.
         slow.settimeout(60)
-        seen = b""
-        while b"[DONE]" not in seen:
-            piece = slow.recv(1 << 16)
-            self.assertTrue(piece, "cut although it read in time")
-            seen += piece
+        read_until(slow, b"[DONE]")
         self.assertEqual(self.server.metric("tael_requests_slow_reader_total"), 0)
 
 

@@ -1,7 +1,5 @@
 """Starting, being watched, and stopping."""
 
-import json
-import os
 import signal
 import socket
 import subprocess
@@ -9,7 +7,7 @@ import threading
 import time
 import unittest
 
-from support import Case, Server, command, environment, raw, templated, wait_for
+from support import Case, Server, command, raw, read_until, templated, wait_for
 
 TEXT = "/v1/completions"
 ENDLESS = {"prompt": "hello", "max_tokens": 100_000, "ignore_eos": True}
@@ -41,8 +39,7 @@ class Lifecycle(Case):
             server = Server(self.model, "--ctx", 200_000, "--sessions", 1)
             stream = server.connect()
             stream.sendall(raw(TEXT, {**ENDLESS, "stream": True}))
-            while b"data: {" not in stream.recv(4096):
-                pass
+            read_until(stream, b"data: {")
             waiting = server.connect()
             waiting.sendall(raw(TEXT, ENDLESS))
             silent = server.connect()
@@ -159,19 +156,15 @@ class Lifecycle(Case):
             self.assertEqual(again, text)
 
     def test_a_second_signal_ends_it_at_once(self):
-        process = subprocess.Popen(
-            command("serve", "-m", self.model, "--port", 0, "--ctx", 200_000, "--budget", "400M",
-                    "--json"),
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment())
-        ready = json.loads(process.stdout.readline())
-        with socket.create_connection(("127.0.0.1", ready["port"])) as connection:
+        server = Server(self.model, "--ctx", 200_000)
+        with server.connect() as connection:
             connection.sendall(raw(TEXT, {**ENDLESS, "stream": True}))
             connection.recv(1024)
-            os.kill(process.pid, signal.SIGTERM)
+            server.process.send_signal(signal.SIGTERM)
             time.sleep(0.2)
-            os.kill(process.pid, signal.SIGTERM)
+            self.assertIsNone(server.process.poll(), "one signal was enough")
             start = time.monotonic()
-            process.communicate(timeout=30)
+            server.stop()
             self.assertLess(time.monotonic() - start, 1)
 
 
