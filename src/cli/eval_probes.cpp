@@ -10,6 +10,7 @@
 #include "cli/prompt.h"
 #include "cli/terminal.h"
 #include "engine/generation.h"
+#include "sample/repetition.h"
 
 namespace tael::cli {
 namespace {
@@ -108,20 +109,6 @@ Result<bool> FindsKey(engine::Engine& engine, std::span<const TokenId> prompt,
       .starts_with(key);
 }
 
-// Share of the tokens whose last four stood in the same order among the 256 before.
-double Repetition(std::span<const TokenId> tokens) {
-  constexpr size_t kGram = 4, kBack = 256;
-  if (tokens.size() < kGram) return 0;
-  size_t seen = 0;
-  for (size_t end = kGram; end <= tokens.size(); ++end) {
-    const auto gram = tokens.subspan(end - kGram, kGram);
-    const size_t from = end > kBack ? end - kBack : 0;
-    const auto before = tokens.subspan(from, end - 1 - from);  // ends one token earlier
-    seen += std::search(before.begin(), before.end(), gram.begin(), gram.end()) != before.end();
-  }
-  return static_cast<double>(seen) / static_cast<double>(tokens.size() - kGram + 1);
-}
-
 }  // namespace
 
 Result<std::map<uint32_t, double>> FindNeedles(engine::Engine& engine,
@@ -157,7 +144,7 @@ Result<double> MeasureRepetition(engine::Engine& engine, std::span<const TokenId
   if (result.finish_reason == engine::FinishReason::kCancelled) {
     return Error{ErrorCode::kCancelled, "cancelled", ""};
   }
-  return Repetition(result.tokens);
+  return sample::Repetition(result.tokens);
 }
 
 }  // namespace tael::cli
