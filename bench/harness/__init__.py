@@ -12,4 +12,7 @@
     targets       what must hold
     outputs       do both engines compute the same?
     report, chart what people read
+    quality       what windows and types of keys and values cost: the matrix of bench/quality
+    kv_plan       bytes of keys and values of a model of 3 billion parameters
+    quality_report, quality_chart   docs/kv-quality.md
 """

@@ -34,18 +34,18 @@ def describe(commit, threads, versions):
 class Results:
     """A results file that grows."""
 
-    def __init__(self, path, header):
+    def __init__(self, path, header, same=SAME):
         self.path = pathlib.Path(path)
         self.header, self.records = header, []
         if self.path.exists() and self.path.stat().st_size > 0:
-            self._read(header)
+            self._read(header, same)
         else:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._append({"header": header})
 
-    def _read(self, header):
+    def _read(self, header, same):
         self.header, self.records = load(self.path)
-        for key in SAME:
+        for key in same:
             if self.header.get(key) != header[key]:
                 raise shell.Failed(f"{self.path} has {key} {self.header.get(key)}, this run has "
                                    f"{header[key]}; give another file")

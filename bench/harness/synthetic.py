@@ -151,6 +151,46 @@ def write_f16(name, vocabulary, path):
     writer.close()
 
 
+def hollow_type(tensor, shape, kind):
+    """The type that llama-quantize would give a matrix."""
+    is_head = tensor == "output" or (shape.tied and tensor == "token_embd")
+    return "Q6_K" if is_head and kind.startswith("Q4") else kind
+
+
+def write_hollow(name, vocabulary, path, kind):
+    """Writes a file whose weights are a hole, all zero: enough for `tael plan`, and for what memory a
+    pass takes. It is as long as the real one, and takes no room on the disk."""
+    import os
+
+    import numpy
+
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter
+    shape = SHAPES[name]
+    writer = GGUFWriter(path, shape.architecture)
+    add_shape(writer, name, shape)
+    add_vocabulary(writer, vocabulary, shape.num_tokens)
+    alignment, num_bytes = writer.data_alignment, 0
+
+    def padded(count):
+        return -(-count // alignment) * alignment
+
+    for tensor, length, _ in vectors(shape):
+        writer.add_tensor_info(tensor, (length,), numpy.dtype(numpy.float32), length * 4)
+        num_bytes += padded(length * 4)
+    for tensor, rows, columns, _ in matrices(shape):
+        of = GGMLQuantizationType[hollow_type(tensor, shape, kind)]
+        values, size = GGML_QUANT_SIZES[of]
+        row_bytes = columns // values * size
+        writer.add_tensor_info(f"{tensor}.weight", (rows, row_bytes), numpy.dtype(numpy.uint8),
+                               rows * row_bytes, raw_dtype=of)
+        num_bytes += padded(rows * row_bytes)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    os.truncate(path, padded(os.path.getsize(path)) + num_bytes)
+
+
 def is_type(name):
     """Whether a quantisation has a name that is safe in a file name; llama-quantize knows which."""
     return re.fullmatch(r"[A-Z][A-Z0-9_]{1,11}", name) is not None
