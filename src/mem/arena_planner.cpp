@@ -1,6 +1,7 @@
 #include "mem/arena_planner.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "base/checked.h"
@@ -8,83 +9,101 @@
 namespace tael::mem {
 namespace {
 
-// Free extents by offset; the last one is open-ended and grows the arena.
-class FreeList {
+struct Extent {
+  uint64_t begin;
+  uint64_t end;
+};
+
+bool LiveTogether(const BufferLifetime& a, const BufferLifetime& b) {
+  return a.first_op <= b.last_op && b.first_op <= a.last_op;
+}
+
+// Where `bytes` go between extents in the order of their begins, which may overlap: into the
+// smallest gap that holds them, or behind the last one.
+uint64_t BestFit(std::span<const Extent> taken, uint64_t bytes) {
+  uint64_t end = 0, best = 0, best_size = UINT64_MAX;
+  for (const Extent& extent : taken) {
+    const uint64_t size = extent.begin > end ? extent.begin - end : 0;
+    if (size >= bytes && size < best_size) {
+      best = end;
+      best_size = size;
+    }
+    end = std::max(end, extent.end);
+  }
+  return best_size != UINT64_MAX ? best : end;
+}
+
+class Placing {
  public:
-  uint64_t Take(uint64_t bytes) {
-    size_t best = extents_.size() - 1;
-    for (size_t i = 0; i + 1 < extents_.size(); ++i) {
-      if (extents_[i].size >= bytes &&
-          (best + 1 == extents_.size() || extents_[i].size < extents_[best].size)) {
-        best = i;
+  Placing(std::span<const BufferLifetime> buffers, uint64_t alignment)
+      : buffers_(buffers), alignment_(alignment) {}
+
+  // Places one after the other, each where it fits best among those before it.
+  ArenaPlan InOrder(std::span<const size_t> order) const {
+    ArenaPlan plan;
+    plan.offsets.resize(buffers_.size());
+    std::vector<Extent> taken;
+    for (size_t i = 0; i < order.size(); ++i) {
+      taken.clear();
+      for (const size_t other : order.first(i)) {
+        if (!LiveTogether(buffers_[order[i]], buffers_[other])) continue;
+        taken.push_back({plan.offsets[other], plan.offsets[other] + SizeOf(other)});
       }
+      std::ranges::sort(taken, {}, &Extent::begin);
+      plan.offsets[order[i]] = BestFit(taken, SizeOf(order[i]));
+      plan.total_bytes = std::max(plan.total_bytes, plan.offsets[order[i]] + SizeOf(order[i]));
     }
-    const uint64_t offset = extents_[best].offset;
-    extents_[best].offset += bytes;
-    extents_[best].size -= bytes;
-    if (extents_[best].size == 0) {
-      extents_.erase(extents_.begin() + static_cast<std::ptrdiff_t>(best));
-    }
-    return offset;
+    return plan;
   }
 
-  void Give(uint64_t offset, uint64_t bytes) {
-    auto next = std::lower_bound(extents_.begin(), extents_.end(), offset,
-                                 [](const Extent& e, uint64_t o) { return e.offset < o; });
-    next = extents_.insert(next, {offset, bytes});
-    Coalesce(next);
-    if (next != extents_.begin()) Coalesce(next - 1);
-  }
+  uint64_t SizeOf(size_t buffer) const { return RoundUp(buffers_[buffer].bytes, alignment_); }
 
  private:
-  struct Extent {
-    uint64_t offset;
-    uint64_t size;
-  };
-  void Coalesce(std::vector<Extent>::iterator extent) {
-    const auto next = extent + 1;
-    if (next == extents_.end() || extent->offset + extent->size != next->offset) return;
-    extent->size += next->size;
-    extents_.erase(next);
-  }
-
-  std::vector<Extent> extents_ = {{0, uint64_t{1} << 62}};
+  std::span<const BufferLifetime> buffers_;
+  uint64_t alignment_;
 };
+
+uint64_t PeakLiveBytes(std::span<const BufferLifetime> buffers, const Placing& placing) {
+  uint64_t peak = 0;
+  for (const BufferLifetime& at : buffers) {  // the sum only grows where one begins
+    uint64_t live = 0;
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      const bool lives = buffers[i].first_op <= at.first_op && at.first_op <= buffers[i].last_op;
+      if (lives) live += placing.SizeOf(i);
+    }
+    peak = std::max(peak, live);
+  }
+  return peak;
+}
 
 }  // namespace
 
+// No order is the best one for every op list, and trying a few costs microseconds: as a run would
+// ask for them, the large ones first, and those first that are large for long.
 ArenaPlan PlanArena(std::span<const BufferLifetime> buffers, uint64_t alignment) {
-  ArenaPlan plan;
-  plan.offsets.resize(buffers.size());
-  uint32_t last_op = 0;
-  for (const BufferLifetime& buffer : buffers) last_op = std::max(last_op, buffer.last_op);
-
-  // Large first where several start at one op: small ones fill the gaps.
+  const Placing placing(buffers, alignment);
   std::vector<size_t> order(buffers.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return buffers[a].bytes > buffers[b].bytes; });
+  std::erase_if(order, [&](size_t i) { return buffers[i].bytes == 0; });
+  const auto bytes = [&](size_t i) { return buffers[i].bytes; };
+  const auto area = [&](size_t i) {
+    return buffers[i].bytes * (uint64_t{buffers[i].last_op} - buffers[i].first_op + 1);
+  };
 
-  FreeList free_list;
-  uint64_t live = 0;
-  for (uint32_t op = 0; op <= last_op; ++op) {
-    for (size_t i : order) {
-      if (buffers[i].first_op != op || buffers[i].bytes == 0) continue;
-      const uint64_t bytes = RoundUp(buffers[i].bytes, alignment);
-      plan.offsets[i] = free_list.Take(bytes);
-      plan.total_bytes = std::max(plan.total_bytes, plan.offsets[i] + bytes);
-      plan.sum_bytes += bytes;
-      live += bytes;
-    }
-    plan.peak_live_bytes = std::max(plan.peak_live_bytes, live);
-    for (size_t i : order) {
-      if (buffers[i].last_op != op || buffers[i].bytes == 0) continue;
-      const uint64_t bytes = RoundUp(buffers[i].bytes, alignment);
-      free_list.Give(plan.offsets[i], bytes);
-      live -= bytes;
-    }
-  }
-  return plan;
+  std::ranges::stable_sort(order, std::greater{}, bytes);
+  ArenaPlan best = placing.InOrder(order);
+  const auto improve = [&] {
+    ArenaPlan plan = placing.InOrder(order);
+    if (plan.total_bytes < best.total_bytes) best = std::move(plan);
+  };
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return buffers[i].first_op; });
+  improve();
+  std::ranges::stable_sort(order, std::greater{}, area);
+  improve();
+
+  best.peak_live_bytes = PeakLiveBytes(buffers, placing);
+  for (const size_t i : order) best.sum_bytes += placing.SizeOf(i);
+  return best;
 }
 
 }  // namespace tael::mem

@@ -1,5 +1,7 @@
-// Places buffers of known lifetimes into one arena: best fit with coalescing (BFC), run over the
-// op list instead of at run time, so that the same numbers serve `tael plan` and the allocation.
+// Places buffers of known lifetimes into one arena: best fit into the gaps between those that live
+// at the same time, over the op list instead of at run time, so that the same numbers serve
+// `tael plan` and the allocation. Knowing all lifetimes it need not place them in the order in
+// which a run asks for them, as an allocator has to; that is what keeps fragmentation low.
 //
 // A buffer lives from the op that writes it first to its last consumer (seed 2's
 // `last_consumer_op`); a persistent one lives for the whole pass.

@@ -28,6 +28,14 @@ TEST(ArenaPlanner, FreedNeighboursCoalesce) {
   EXPECT_EQ(PlanArena(buffers).total_bytes, 128u);
 }
 
+// The shape of a layer: in the order of the run the long-lived ones end up between the large ones.
+TEST(ArenaPlanner, WhatLivesLongDoesNotCutTheSpaceOfWhatIsLarge) {
+  const BufferLifetime buffers[] = {{512, 0, 9}, {64, 0, 1},   {320, 1, 3}, {512, 3, 5},
+                                    {128, 2, 4}, {1024, 5, 7}, {512, 6, 8}, {64, 7, 9}};
+  const ArenaPlan plan = PlanArena(buffers);
+  EXPECT_LE(plan.total_bytes, plan.peak_live_bytes + plan.peak_live_bytes / 20);
+}
+
 TEST(ArenaPlanner, LiveBuffersNeverShareBytes) {
   std::mt19937 rng(7);
   for (int round = 0; round < 300; ++round) {
