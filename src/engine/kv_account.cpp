@@ -58,7 +58,7 @@ KvAccount::Blocks KvAccount::Growth(const kv::Sequence& sequence, uint32_t token
     const uint64_t live = view.blocks.size() + (view.first_token != 0 ? view.sinks.size() : 0);
     const uint64_t left = rows - std::min(rows, placed);
     const uint64_t below_most = groups_[i].most_rows - std::min(groups_[i].most_rows, live);
-    blocks[groups_[i].size] += std::min(left, below_most);
+    blocks[groups_[i].size] += std::min(left, below_most) + (sequence.SharesTail(id) ? 1 : 0);
   }
   return blocks;
 }

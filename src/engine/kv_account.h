@@ -24,7 +24,7 @@ class KvAccount {
   // rows) are somebody else's.
   Blocks For(uint32_t tokens, uint32_t shared) const;
   // What the sequence has still to get until it holds `tokens`, the first `shared` of which it need
-  // not compute.
+  // not compute; the copy of a row that it shares in part is among it.
   Blocks Growth(const kv::Sequence& sequence, uint32_t tokens, uint32_t shared) const;
   // In use now, apart from so many bytes of idle rows.
   Blocks InUse(uint64_t idle_bytes) const;

@@ -9,11 +9,12 @@
 //              answer (or all of it, if that is less), beside the same of those that run; rows that
 //              are shared count once, idle rows of the prefix index are free. Room for the longest
 //              possible answer would keep most requests waiting for tokens that never come
-//   memory     when blocks run out all the same: idle prefix rows go, then the request that is due
-//              last is put back into the queue; it is computed again later and goes on where it
-//              was, nothing is sent twice. An answer is never given up for memory
-//   sharing    full rows of 16 tokens of equal prompts are computed once, also while the first
-//              request that has them is still at it
+//   memory     when blocks run out all the same: idle prefix rows go, then windows are narrowed to
+//              their floor, then the request that is due last is put back into the queue; it is
+//              computed again later and goes on where it was, nothing is sent twice. An answer is
+//              never given up for memory
+//   sharing    what prompts have in common is computed once, in rows of 16 tokens, also while the
+//              first request that has them is still at it; the last row may be shared in part
 //   pinned     a system prompt stays in memory
 //
 // What can never run is refused before it starts; what cannot run now waits in a bounded queue.

@@ -40,6 +40,7 @@ bool SchedulerLoop::Resume(Choice& choice) {
     return false;
   }
   choice.state = State::kRuns;
+  tried_ = nullptr;  // its job may have more choices that wait
   ++stats_.resumptions;
   return true;
 }
@@ -131,6 +132,7 @@ void SchedulerLoop::WaitForWhoComputes(Choice& choice) {
 bool SchedulerLoop::Waits(Choice& choice) {
   while (choice.computes_for_us != 0) {
     for (const auto& job : active_) {
+      if (job->full_since) continue;  // pauses for its reader: nobody waits for that
       for (const auto& other : job->choices) {
         if (other->serial != choice.computes_for_us || other->state != State::kRuns) continue;
         if (other->held() < choice.shared_tokens) return true;

@@ -137,9 +137,12 @@ bool SchedulerLoop::KeepPinned(const Choice& choice) {
   KvAccount::Blocks shared = account_.None();
   for (uint64_t i = 0; i < kPinnedShare; ++i) Add(shared, pinned);
   const uint64_t whole_rows = prompt.size() - prompt.size() % kernels::kBlockTokens;
-  if (account_.Fit(shared) && index_->Pin(prompt, choice.job.request.salt) == whole_rows) {
-    pinned_ = std::move(pinned);
-    return true;
+  if (account_.Fit(shared)) {
+    if (index_->Pin(prompt, choice.job.request.salt) == whole_rows) {
+      pinned_ = std::move(pinned);
+      return true;
+    }
+    index_->Unpin(prompt, choice.job.request.salt);
   }
   choice.job.dropped = true;
   ++stats_.failed;

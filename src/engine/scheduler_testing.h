@@ -132,4 +132,34 @@ inline void ExpectNoBlocks(Engine& engine, Scheduler& scheduler) {
   EXPECT_EQ(engine.pool().Stats().num_blocks_in_use, 0u);
 }
 
+// A reader that does not read keeps its answer where it is: after a few tokens, with its blocks.
+inline constexpr uint32_t kSmallBuffer = 8;
+
+class SchedulerTest : public testing::Test {
+ protected:
+  void MakeEngine(const EngineOptions& options) {
+    engine = CreateEngine(options);
+    ASSERT_NE(engine, nullptr);
+  }
+  void Start(const SchedulerOptions& options = {}) { scheduler = StartScheduler(*engine, options); }
+
+  // Submits, and waits until the answer stands still because nobody reads it.
+  std::shared_ptr<Answer> Occupy(Request request) {
+    auto answer = MustSubmit(*scheduler, std::move(request));
+    EXPECT_TRUE(Eventually([&] { return scheduler->Stats().paused > 0; }));
+    return answer;
+  }
+
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<Scheduler> scheduler;
+};
+
+// A pool of one slab: 64 rows of 16 tokens, or 43 of qwen3.
+inline EngineOptions SmallPool(const std::string& name) {
+  EngineOptions options = SchedulerEngine(name);
+  options.max_sessions = 1;
+  options.context_length = 512;
+  return options;
+}
+
 }  // namespace tael::engine

@@ -9,6 +9,9 @@ namespace tael::kv {
 namespace {
 
 constexpr uint32_t kTokens = kernels::kBlockTokens;
+// Almost all prompts begin with the same few tokens: less of a first row is not worth a copy.
+constexpr uint32_t kLeastOfFirstRow = 8;
+
 PrefixRows::Tokens RowOf(std::span<const TokenId> tokens, size_t row) {
   return PrefixRows::Tokens(tokens.data() + row * kTokens, kTokens);
 }
@@ -96,11 +99,20 @@ void PrefixIndex::TouchPath(bool hit) {
   for (size_t i = path_.size(); i-- > 0;) rows_.Touch(path_[i], hit);
 }
 
-// Whether the first rows of path_ hold every block that the sequence needs to go on after them. The
-// last ones first: windows end there.
-bool PrefixIndex::Covers(size_t num_rows, const Sequence& sequence) const {
-  const auto length = static_cast<uint32_t>(num_rows * kTokens);
-  for (size_t row = num_rows; row-- > 0;) {
+// Adds the row to path_ that begins as `tokens` go on after it; returns how much of it is the same.
+uint32_t PrefixIndex::WalkIntoRow(std::span<const TokenId> tokens, uint64_t salt) {
+  const uint32_t parent = path_.empty() ? kNoRow : path_.back();
+  const PrefixRows::Beginning found =
+      rows_.FindBeginning(parent, salt, tokens.subspan(path_.size() * kTokens));
+  if (found.num_tokens < (parent == kNoRow ? kLeastOfFirstRow : 1)) return 0;
+  path_.push_back(found.row);
+  return found.num_tokens;
+}
+
+// Whether the rows of path_ hold every block that the sequence needs to go on at `length`, which is
+// in the last of them or at its end. The last ones first: windows end there.
+bool PrefixIndex::Covers(uint32_t length, const Sequence& sequence) const {
+  for (size_t row = path_.size(); row-- > 0;) {
     const std::span<const BlockId> held = blocks(path_[row]);
     for (size_t i = 0; i < held.size(); ++i) {
       const GroupId group{static_cast<uint32_t>(i)};
@@ -115,17 +127,23 @@ uint32_t PrefixIndex::Adopt(std::span<const TokenId> tokens, uint64_t salt, uint
                             Sequence& empty) {
   TAEL_CHECK(empty.length() == 0 && empty.bytes_in_use() == 0);
   ++stats_.lookups;
-  Walk(tokens.first(std::min<size_t>(tokens.size(), most)), salt);
-  while (!path_.empty() && !Covers(path_.size(), empty)) path_.pop_back();
+  const auto wanted = tokens.first(std::min<size_t>(tokens.size(), most));
+  Walk(wanted, salt);
+  auto length = static_cast<uint32_t>(path_.size() * kTokens);
+  length += WalkIntoRow(wanted, salt);
+  while (!path_.empty() && !Covers(length, empty)) {
+    path_.pop_back();
+    length = static_cast<uint32_t>(path_.size() * kTokens);
+  }
   if (path_.empty()) return 0;
-  const auto length = static_cast<uint32_t>(path_.size() * kTokens);
   for (size_t row = 0; row < path_.size(); ++row) {
     std::ranges::copy(blocks(path_[row]), row_.begin());
     for (size_t i = 0; i < row_.size(); ++i) {
       const GroupId group{static_cast<uint32_t>(i)};
       if (!empty.Needs(group, static_cast<uint32_t>(row), length)) row_[i] = kNullBlock;
     }
-    empty.AppendShared(row_);
+    const auto before = static_cast<uint32_t>(row * kTokens);
+    empty.AppendShared(row_, std::min(kTokens, length - before));
   }
   TouchPath(true);
   ++stats_.hits;
@@ -178,7 +196,7 @@ uint32_t PrefixIndex::AddRow(uint32_t parent, uint64_t salt, std::span<const Tok
     row_[i] = sequence.table(GroupId{static_cast<uint32_t>(i)})[row];
   }
   const uint64_t bytes = BytesOf(row_);
-  if (!MakeRoom(bytes)) return kNoRow;
+  if (!MakeRoom(bytes, 1)) return kNoRow;
   const uint32_t id = rows_.AddNewest(parent, salt, RowOf(tokens, row));
   for (const BlockId block : row_) {
     if (block != kNullBlock) pool_.AddRef(block);
@@ -207,7 +225,8 @@ void PrefixIndex::Place(uint32_t id, std::span<const BlockId> row, uint64_t byte
 void PrefixIndex::FillRow(uint32_t id, size_t row, const Sequence& sequence) {
   for (size_t i = 0; i < row_.size(); ++i) {
     const BlockId block = sequence.table(GroupId{static_cast<uint32_t>(i)})[row];
-    if (block == kNullBlock || blocks(id)[i] != kNullBlock || !MakeRoom(block_bytes(i))) continue;
+    if (block == kNullBlock || blocks(id)[i] != kNullBlock) continue;
+    if (!MakeRoom(block_bytes(i), 0)) continue;
     pool_.AddRef(block);
     mutable_blocks(id)[i] = block;
     bytes_ += block_bytes(i);
@@ -230,10 +249,11 @@ uint32_t PrefixIndex::Restore(uint32_t parent, uint64_t salt, PrefixRows::Tokens
 
 // ---- giving back ----
 
-// Makes the cap hold with so many bytes and one row more, if it can.
-bool PrefixIndex::MakeRoom(uint64_t bytes) {
+// Makes the cap hold with so many bytes and rows (0 or 1) more, if it can.
+bool PrefixIndex::MakeRoom(uint64_t bytes, uint32_t num_rows) {
+  if (bytes > max_bytes_) return false;  // nothing that could be evicted would help
   const auto fits = [&](uint64_t) {
-    return bytes <= max_bytes_ && bytes_ <= max_bytes_ - bytes && !rows_.full();
+    return bytes_ <= max_bytes_ - bytes && (num_rows == 0 || !rows_.full());
   };
   GiveBackUntil(fits);
   return fits(0);

@@ -2,6 +2,9 @@
 // earlier one is not computed again. A row is 16 tokens of all layer groups; rows form chains
 // (prefix_rows.h), and a hit is trusted after comparing tokens, parent and salt.
 //
+// A text that ends, or goes another way, inside of a row shares the beginning of that row; who goes
+// on from there gets a copy of it (Sequence::Extend).
+//
 // The index holds one reference on each block of its rows, and never copies one. A row of which a
 // windowed group's block is gone stays in its chain, and a length is offered only where every block
 // that a continuation from there looks at is held: of a windowed group those of the last window.
@@ -47,7 +50,7 @@ struct PrefixStats {
   uint64_t hit_tokens = 0;
   uint64_t rejected_hits = 0;  // rows that had the key and were something else
   uint64_t evicted = 0;        // rows
-  uint64_t refused = 0;        // chains that are larger than the cap
+  uint64_t refused = 0;        // calls of Publish() whose prompt is larger than the cap
 };
 
 class PrefixIndex {
@@ -62,8 +65,8 @@ class PrefixIndex {
   PrefixIndex(const PrefixIndex&) = delete;
   PrefixIndex& operator=(const PrefixIndex&) = delete;
 
-  // Lets an empty sequence begin with the longest prefix of `tokens` that is held, in full rows and
-  // of at most `most` tokens; returns how many tokens that is.
+  // Lets an empty sequence begin with the longest prefix of `tokens` that is held, of at most
+  // `most` tokens; returns how many tokens that is.
   uint32_t Adopt(std::span<const TokenId> tokens, uint64_t salt, uint32_t most, Sequence& empty);
 
   // Adds the full rows of a sequence that holds the first sequence.length() of `tokens`; rows that
@@ -114,14 +117,15 @@ class PrefixIndex {
   // Fills path_ with the rows that are held of these tokens.
   void Walk(std::span<const TokenId> tokens, uint64_t salt);
   void TouchPath(bool hit);
-  bool Covers(size_t num_rows, const Sequence& sequence) const;
+  uint32_t WalkIntoRow(std::span<const TokenId> tokens, uint64_t salt);
+  bool Covers(uint32_t length, const Sequence& sequence) const;
   uint32_t AddRow(uint32_t parent, uint64_t salt, std::span<const TokenId> tokens, size_t row,
                   const Sequence& sequence);
   uint64_t BytesOf(std::span<const BlockId> row) const;
   void Place(uint32_t id, std::span<const BlockId> row, uint64_t bytes);
   void FillRow(uint32_t id, size_t row, const Sequence& sequence);
 
-  bool MakeRoom(uint64_t bytes);
+  bool MakeRoom(uint64_t bytes, uint32_t num_rows);
   template <class Enough>
   uint64_t GiveBackUntil(const Enough& enough);
   uint64_t GiveBack(uint32_t row);

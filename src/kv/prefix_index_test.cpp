@@ -44,7 +44,6 @@ struct PrefixIndexTest : testing::Test {
     Sequence sequence(geometry, *pool);
     const uint32_t length = index->Adopt(tokens, salt, most, sequence);
     EXPECT_EQ(sequence.length(), length);
-    EXPECT_EQ(length % 16, 0u);
     EXPECT_TRUE(Holds(sequence, tokens, salt));
     return sequence;
   }
@@ -65,18 +64,48 @@ struct PrefixIndexTest : testing::Test {
 
 // ---- finding ----
 
-TEST_F(PrefixIndexTest, WhatWasPublishedIsFoundInFullRows) {
+TEST_F(PrefixIndexTest, FullRowsArePublishedAndFoundFromTheirBeginnings) {
   const auto text = Text(0, 40);
   EXPECT_EQ(Held(text), 0u);
   Serve(text);
   EXPECT_EQ(Held(text), 32u);
-  EXPECT_EQ(Held(Text(0, 17)), 16u);
-  EXPECT_EQ(Held(Text(0, 15)), 0u);
-  EXPECT_EQ(Held(Join(Text(0, 20), Text(500, 40))), 16u);  // they part inside a row
+  EXPECT_EQ(Held(Text(0, 17)), 17u);
+  EXPECT_EQ(Held(Text(0, 15)), 15u);
+  EXPECT_EQ(Held(Join(Text(0, 20), Text(500, 40))), 20u);  // they part inside a row
   EXPECT_EQ(index->Stats().lookups, 6u);
-  EXPECT_EQ(index->Stats().hits, 3u);
-  EXPECT_EQ(index->Stats().hit_tokens, 64u);
+  EXPECT_EQ(index->Stats().hits, 4u);
+  EXPECT_EQ(index->Stats().hit_tokens, 84u);
   EXPECT_EQ(index->Stats().rejected_hits, 0u);
+}
+
+// A few tokens that all prompts begin with are no hit; behind a row every token is.
+TEST_F(PrefixIndexTest, OfAFirstRowOnlyALargePartIsWorthACopy) {
+  Serve(Text(0, 40));
+  EXPECT_EQ(Held(Join(Text(0, 7), Text(500, 20))), 0u);
+  EXPECT_EQ(Held(Join(Text(0, 8), Text(500, 20))), 8u);
+  EXPECT_EQ(Held(Join(Text(0, 17), Text(500, 20))), 17u);
+}
+
+TEST_F(PrefixIndexTest, OfSeveralRowsTheOneWithTheLongestBeginningIsTaken) {
+  const auto shared = Text(0, 16);
+  for (const size_t common : {3u, 11u, 7u}) {
+    Serve(Join(Join(shared, Text(100, common)), Text(1000 * int(common), 16 - common)));
+  }
+  EXPECT_EQ(Held(Join(shared, Text(100, 16))), 16u + 11);
+  EXPECT_EQ(Held(Join(shared, Text(100, 16)), kSalt + 1), 0u);
+}
+
+TEST_F(PrefixIndexTest, WhoeverGoesOnInsideOfARowGetsACopyOfIt) {
+  Serve(Text(0, 32));
+  const auto other = Join(Text(0, 20), Text(500, 20));
+  Sequence sequence = Adopted(other);
+  EXPECT_EQ(in_use(), 2u);
+  EXPECT_TRUE(sequence.SharesTail(GroupId{0}));
+  ASSERT_TRUE(Feed(sequence, other, other.size(), kSalt).has_value());
+  EXPECT_FALSE(sequence.SharesTail(GroupId{0}));
+  EXPECT_EQ(in_use(), 2u + 2);
+  EXPECT_TRUE(Holds(sequence, other, kSalt));
+  EXPECT_TRUE(Holds(Adopted(Text(0, 32)), Text(0, 32), kSalt));
 }
 
 TEST_F(PrefixIndexTest, AHitSharesBlocksAndCopiesNone) {
@@ -100,8 +129,8 @@ TEST_F(PrefixIndexTest, NoMoreIsAdoptedThanAskedFor) {
   const auto text = Text(0, 48);
   Serve(text);
   EXPECT_EQ(Adopted(text, kSalt, 48).length(), 48u);
-  EXPECT_EQ(Adopted(text, kSalt, 47).length(), 32u);  // its last token has to be computed
-  EXPECT_EQ(Adopted(text, kSalt, 15).length(), 0u);
+  EXPECT_EQ(Adopted(text, kSalt, 47).length(), 47u);  // its last token has to be computed
+  EXPECT_EQ(Adopted(text, kSalt, 0).length(), 0u);
 }
 
 TEST_F(PrefixIndexTest, TheSameTokensBehindOthersAreAnotherRow) {
@@ -316,7 +345,8 @@ TEST_F(PrefixIndexTest, ALengthIsOfferedOnlyWhereTheWindowBehindItIsHeld) {
   Serve(text);  // published at its end: the local blocks of 0..63 are gone
   EXPECT_EQ(Held(text), 112u);
   EXPECT_EQ(index->bytes(), (7 + 3) * kTestBlock);
-  EXPECT_EQ(Held(Text(0, 111)), 0u);  // at 96 it would need 57 on
+  EXPECT_EQ(Held(Text(0, 103)), 103u);  // needs 64 on
+  EXPECT_EQ(Held(Text(0, 102)), 0u);    // needs 63 on, and at 96 57 on
   EXPECT_EQ(Held(Text(0, 80)), 0u);
   EXPECT_EQ(Held(Join(text, Text(900, 50))), 112u);
 }
@@ -335,7 +365,7 @@ TEST_F(PrefixIndexTest, AnAdoptedSequenceHoldsItsWindowAndNotMore) {
   const Sequence whole = Adopted(text);
   EXPECT_EQ(whole.bytes_in_use(), (7 + 3) * kTestBlock);
   EXPECT_EQ(Held(Text(0, 64)), 64u);
-  EXPECT_EQ(Held(Text(0, 100)), 96u);
+  EXPECT_EQ(Held(Text(0, 100)), 100u);
 }
 
 TEST_F(PrefixIndexTest, WindowedBlocksThatNoSequenceHoldsAreGivenBackWhileTheRowIsInUse) {
@@ -375,6 +405,15 @@ TEST_F(PrefixIndexTest, ARowGetsBlocksBackFromASequenceThatHasThem) {
   Serve(Text(0, 64));
   EXPECT_EQ(Held(Text(0, 64)), 64u);
   EXPECT_EQ(index->Stats().rows, 7u);
+}
+
+TEST_F(PrefixIndexTest, GivingARowItsBlocksBackEvictsNoRow) {
+  Make({24}, 4);
+  Serve(Text(0, 64));  // four rows, as many as there may be; two of them have lost their block
+  EXPECT_EQ(index->bytes(), 2 * kTestBlock);
+  Serve(Text(0, 32));
+  EXPECT_EQ(Held(Text(0, 32)), 32u);
+  EXPECT_EQ(index->Stats().rows, 4u);
 }
 
 TEST_F(PrefixIndexTest, APinnedPromptKeepsItsWindowedBlocks) {

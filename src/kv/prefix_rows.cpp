@@ -6,6 +6,15 @@
 #include "base/check.h"
 
 namespace tael::kv {
+namespace {
+
+constexpr int kMostSiblings = 64;  // that FindBeginning() looks at
+
+uint32_t NumCommon(std::span<const TokenId> a, std::span<const TokenId> b) {
+  return static_cast<uint32_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
+
+}  // namespace
 
 PrefixRows::PrefixRows(uint32_t max_rows, HashFunction hash)
     : max_rows_(max_rows), hash_(hash), buckets_(NumBuckets(max_rows), kNoRow) {
@@ -49,6 +58,19 @@ uint32_t PrefixRows::Find(uint32_t parent, uint64_t salt, Tokens tokens) {
   return kNoRow;
 }
 
+PrefixRows::Beginning PrefixRows::FindBeginning(uint32_t parent, uint64_t salt,
+                                                std::span<const TokenId> tokens) const {
+  Beginning best;
+  uint32_t id = first_child(parent);
+  for (int looks = 0; looks < kMostSiblings && id != kNoRow; ++looks) {
+    const Row& row = rows_[id];
+    const uint32_t common = row.salt == salt ? NumCommon(row.tokens, tokens) : 0;
+    if (common > best.num_tokens) best = {id, common};
+    id = row.older_sibling;
+  }
+  return best;
+}
+
 uint32_t PrefixRows::AddNewest(uint32_t parent, uint64_t salt, Tokens tokens) {
   const uint32_t id = Add(parent, salt, tokens);
   Link(id, newest(false), kNoRow);
@@ -83,6 +105,7 @@ uint32_t PrefixRows::Add(uint32_t parent, uint64_t salt, Tokens tokens) {
   row.next = bucket_of(key);
   bucket_of(key) = id;
   if (parent != kNoRow) ++rows_[parent].num_children;
+  JoinSiblings(id);
   ++num_held_;
   return id;
 }
@@ -91,6 +114,7 @@ void PrefixRows::Remove(uint32_t id) {
   Row& row = rows_[id];
   TAEL_CHECK(row.held && row.num_children == 0 && row.num_pins == 0);
   Unlink(id);
+  LeaveSiblings(id);
   uint32_t* link = &bucket_of(row.key);
   while (*link != id) link = &rows_[*link].next;
   *link = row.next;
@@ -127,6 +151,19 @@ void PrefixRows::Unlink(uint32_t id) {
   (after == kNoRow ? list.newest : rows_[after].older) = before;
 }
 
+void PrefixRows::JoinSiblings(uint32_t id) {
+  uint32_t& newest = first_child(rows_[id].parent);
+  rows_[id].older_sibling = newest;
+  if (newest != kNoRow) rows_[newest].newer_sibling = id;
+  newest = id;
+}
+
+void PrefixRows::LeaveSiblings(uint32_t id) {
+  const uint32_t older = rows_[id].older_sibling, newer = rows_[id].newer_sibling;
+  (newer == kNoRow ? first_child(rows_[id].parent) : rows_[newer].older_sibling) = older;
+  if (older != kNoRow) rows_[older].newer_sibling = newer;
+}
+
 // Places in the order of eviction; kNoRow for those that no list holds.
 std::vector<uint32_t> PrefixRows::Ranks() const {
   std::vector<uint32_t> ranks(rows_.size(), kNoRow);
@@ -156,6 +193,26 @@ bool PrefixRows::BucketsAreSound() const {
   return found == num_held_;
 }
 
+// Every row is in the list of its parent, once.
+bool PrefixRows::SiblingsAreSound() const {
+  uint32_t found = 0;
+  const auto walk = [&](uint32_t parent) {
+    uint32_t newer = kNoRow;
+    for (uint32_t id = first_child(parent); id != kNoRow; id = rows_[id].older_sibling) {
+      const Row& row = rows_[id];
+      if (!row.held || row.parent != parent || row.newer_sibling != newer) return false;
+      if (++found > num_held_) return false;
+      newer = id;
+    }
+    return true;
+  };
+  if (!walk(kNoRow)) return false;
+  for (uint32_t id = 0; id < num_places(); ++id) {
+    if (rows_[id].held && !walk(id)) return false;
+  }
+  return found == num_held_;
+}
+
 bool PrefixRows::IsSound() const {
   const std::vector<uint32_t> ranks = Ranks();
   if (ranks.size() != rows_.size()) return false;
@@ -173,7 +230,7 @@ bool PrefixRows::IsSound() const {
   for (uint32_t id = 0; id < num_places(); ++id) {
     if (rows_[id].held && rows_[id].num_children != num_children[id]) return false;
   }
-  return num_held == num_held_ && BucketsAreSound();
+  return num_held == num_held_ && BucketsAreSound() && SiblingsAreSound();
 }
 
 }  // namespace tael::kv

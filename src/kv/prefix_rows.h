@@ -4,6 +4,7 @@
 //   row    16 token ids behind a parent row (or at the start), under a salt
 //   key    hash(key of the parent, salt, token ids): finds candidates; a row is found only if its
 //          parent, salt and ids are equal, too
+//   child  rows behind one row, newest first: finds the one that begins as a text goes on
 //   order  two lists, never hit and hit; in each the least recently used first. Whoever touches a
 //          row touches those before it afterwards, so a parent is in a list that goes later, or
 //          later in the same one.
@@ -42,6 +43,9 @@ class PrefixRows {
    private:
     friend class PrefixRows;
     uint32_t next = kNoRow;  // in the bucket, or of the free places
+    uint32_t first_child = kNoRow;
+    uint32_t older_sibling = kNoRow;
+    uint32_t newer_sibling = kNoRow;
     uint32_t older = kNoRow;
     uint32_t newer = kNoRow;
   };
@@ -57,6 +61,13 @@ class PrefixRows {
 
   uint64_t KeyOf(uint32_t parent, uint64_t salt, Tokens tokens) const;
   uint32_t Find(uint32_t parent, uint64_t salt, Tokens tokens);  // kNoRow if there is none
+  // The row behind `parent` that has the longest beginning in common with `tokens`, of at least one
+  // token. Looks at the newest rows there only, so that a lookup stays cheap.
+  struct Beginning {
+    uint32_t row = kNoRow;
+    uint32_t num_tokens = 0;
+  };
+  Beginning FindBeginning(uint32_t parent, uint64_t salt, std::span<const TokenId> tokens) const;
   // As the most recently used of those never hit, or as the least recently used.
   // Requires: !full(), there is no such row, and only a hit parent's row is a hit.
   uint32_t AddNewest(uint32_t parent, uint64_t salt, Tokens tokens);
@@ -86,14 +97,24 @@ class PrefixRows {
   uint32_t Add(uint32_t parent, uint64_t salt, Tokens tokens);
   void Link(uint32_t id, uint32_t before, uint32_t after);  // between two neighbours in its list
   void Unlink(uint32_t id);
+  uint32_t first_child(uint32_t parent) const {
+    return parent == kNoRow ? first_root_ : rows_[parent].first_child;
+  }
+  uint32_t& first_child(uint32_t parent) {
+    return parent == kNoRow ? first_root_ : rows_[parent].first_child;
+  }
+  void JoinSiblings(uint32_t id);
+  void LeaveSiblings(uint32_t id);
   std::vector<uint32_t> Ranks() const;
   bool BucketsAreSound() const;
+  bool SiblingsAreSound() const;
 
   const uint32_t max_rows_;
   const HashFunction hash_;
   std::vector<Row> rows_;
   std::vector<uint32_t> buckets_;  // first row of each; a power of two of them
   uint32_t free_ = kNoRow;         // first of the places that hold no row
+  uint32_t first_root_ = kNoRow;   // newest of the rows without a parent
   uint32_t num_held_ = 0;
   std::array<UseList, 2> lists_;  // never hit, hit
   uint64_t num_rejected_ = 0;

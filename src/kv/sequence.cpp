@@ -66,9 +66,8 @@ void Sequence::ReserveTables(uint32_t max_tokens) {
   }
 }
 
-// Requires: the last block is partly filled, and is going to be written.
-bool Sequence::TailIsShared(const GroupTable& table) const {
-  return pool_->refs(table.blocks[length_ / kTokens]) > 1;
+bool Sequence::SharesTail(GroupId group) const {
+  return length_ % kTokens != 0 && pool_->refs(table(group)[length_ / kTokens]) > 1;
 }
 
 // A request is one run of blocks: first the copy of the tail, if there has to be one, which then
@@ -78,14 +77,14 @@ Status Sequence::Extend(uint32_t num_tokens) {
   if (!end)
     return Error{ErrorCode::kContextExceeded, "a sequence holds at most 2^32 - 1 tokens", {}};
   const size_t num_blocks = CeilDiv(*end, kTokens);
-  const bool writes_tail = num_tokens > 0 && length_ % kTokens != 0;
   for (size_t i = 0; i < tables_.size(); ++i) {
     std::vector<BlockId>& blocks = tables_[i].blocks;
     const size_t have = blocks.size();
     const BlockId last = have > 0 ? blocks.back() : kNullBlock;
-    const size_t num_copies = writes_tail && TailIsShared(tables_[i]) ? 1 : 0;
+    const auto group = static_cast<uint32_t>(i);
+    const size_t num_copies = num_tokens > 0 && SharesTail(GroupId{group}) ? 1 : 0;
     blocks.resize(std::max(have, num_blocks) + num_copies, kNullBlock);
-    requests_[i] = {SizeClass{static_cast<uint32_t>(i)}, last, std::span(blocks).subspan(have)};
+    requests_[i] = {SizeClass{group}, last, std::span(blocks).subspan(have)};
   }
   const Status status = pool_->Allocate(requests_);
   for (size_t i = 0; i < tables_.size(); ++i) {
@@ -247,8 +246,9 @@ Sequence Sequence::Fork() const {
   return fork;
 }
 
-void Sequence::AppendShared(std::span<const BlockId> row) {
+void Sequence::AppendShared(std::span<const BlockId> row, uint32_t num_tokens) {
   TAEL_CHECK(row.size() == tables_.size() && length_ % kTokens == 0);
+  TAEL_CHECK(num_tokens > 0 && num_tokens <= kTokens);
   for (size_t i = 0; i < tables_.size(); ++i) {
     GroupTable& table = tables_[i];
     TAEL_CHECK(table.blocks.size() == length_ / kTokens);
@@ -263,7 +263,7 @@ void Sequence::AppendShared(std::span<const BlockId> row) {
     table.blocks.push_back(row[i]);
     table.bases.push_back(row[i] == kNullBlock ? nullptr : pool_->data(row[i]));
   }
-  length_ += kTokens;
+  length_ += num_tokens;
 }
 
 bool Sequence::Needs(GroupId group, uint32_t block, uint32_t length) const {

@@ -77,10 +77,13 @@ class Sequence {
   // first gets a copy of that last block. Requires: before anything is written into room that was
   // there already, Extend() is called again.
   Sequence Fork() const;
-  // Appends 16 tokens whose KV somebody else holds: a block for each group, which gets one more
-  // reference, or kNullBlock where the group has dropped them. Requires: length() is a multiple of
-  // 16, there is no room after it, and the nulls of a group follow one another.
-  void AppendShared(std::span<const BlockId> row);
+  // Appends a row whose KV somebody else holds, or the first `num_tokens` of it: a block for each
+  // group, which gets one more reference, or kNullBlock where the group has dropped them.
+  // Requires: length() is a multiple of 16, there is no room after it, the nulls of a group follow
+  // one another, and 0 < num_tokens <= 16.
+  void AppendShared(std::span<const BlockId> row, uint32_t num_tokens = kernels::kBlockTokens);
+  // Whether Extend() has to copy the block that is partly filled.
+  bool SharesTail(GroupId group) const;
   // Whether the query at `length`, or any later one, may look at this block of the group.
   bool Needs(GroupId group, uint32_t block, uint32_t length) const;
 
@@ -119,7 +122,6 @@ class Sequence {
     uint32_t window = 0;           // of LimitWindow(); 0: none
     uint32_t intact = UINT32_MAX;  // the first token that saw what others would not
   };
-  bool TailIsShared(const GroupTable& table) const;
   void TakeCopyOfTail(size_t group, size_t copy);
   void ReleaseFrom(size_t group, size_t first_block);
   void ReleaseAll();

@@ -240,7 +240,7 @@ class Keys(ServerCase):
 
         cached("Bearer alice-key")
         self.assertGreaterEqual(cached("Bearer alice-key"), 48)
-        self.assertEqual(cached("Bearer bob-key"), 0)
+        self.assertLess(cached("Bearer bob-key"), 16)  # the template, which bob has used himself
 
 
 class Connections(ServerCase):
@@ -259,15 +259,13 @@ class Connections(ServerCase):
             for connection in held:
                 connection.close()
 
-    def test_fifty_at_once_all_get_an_answer_or_503_or_are_turned_away(self):
-        """Of those beyond the limit some are told so; when even those are too many, they are reset."""
+    def test_fifty_at_once_all_get_an_answer_or_503(self):
+        """Of those beyond the limit some are told so; when even those are too many, they wait."""
         statuses = []
 
         def ask():
             try:
                 statuses.append(self.server.chat(max_tokens=2).status)
-            except ConnectionError:
-                statuses.append("reset")
             except OSError as error:
                 statuses.append(error)
 
@@ -276,7 +274,7 @@ class Connections(ServerCase):
             thread.start()
         for thread in threads:
             thread.join()
-        self.assertLessEqual(set(statuses), {200, 503, "reset"})
+        self.assertLessEqual(set(statuses), {200, 503})
         self.assertIn(200, statuses)
 
     def test_raw_requests_in_one_packet_are_all_answered(self):
