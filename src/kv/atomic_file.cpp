@@ -49,8 +49,9 @@ NewFile::NewFile(std::string path, FileDescriptor file)
     : path_(std::move(path)), temporary_(path_ + ".new"), file_(std::move(file)) {}
 
 Result<NewFile> NewFile::Create(const std::string& path) {
-  // One that a crash left behind is overwritten; a link is not followed.
-  constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  // What a crash left behind goes away first, and so does what somebody else put there to read.
+  ::unlink((path + ".new").c_str());
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
   FileDescriptor file(::open((path + ".new").c_str(), kFlags, S_IRUSR | S_IWUSR));
   if (!file.is_open()) return OpenError("cannot create", path + ".new", errno);
   return NewFile(path, std::move(file));
