@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -23,6 +24,7 @@ constexpr uint64_t kMostDiscardedBytes = uint64_t{8} << 20;
 // One connection, from its first byte to its last.
 struct Connection {
   ConnectionWatch::Id id;
+  bool is_spare;  // above the limit: there to be told so
   Charge charge;
 };
 
@@ -120,7 +122,8 @@ struct Callbacks {
     try {
       auto begun = std::make_unique<Connection>();
       begun->id = server.watch_->Open(info->connect_fd);
-      begun->charge = server.account_.NewCharge();
+      begun->is_spare = server.watch_->num_connections() > server.options_.max_connections;
+      begun->charge = server.accounts_.connections->NewCharge();
       // Planned for every connection: it cannot fail.
       (void)begun->charge.TryResizeTo(kConnectionBytes).has_value();
       *context = begun.release();
@@ -169,12 +172,12 @@ struct Callbacks {
     server.library_.get_connection_values(connection, MHD_HEADER_KIND, KeepPair, &request.headers);
     server.library_.get_connection_values(connection, MHD_GET_ARGUMENT_KIND, KeepPair,
                                           &request.query);
-    request.charge = server.account_.NewCharge();
+    request.charge = server.accounts_.bodies->NewCharge();
     server.RequestBegan();
     Exchange& exchange = *owned.release();
     *context = &exchange;
 
-    exchange.refusal = Refuse(server, request);
+    exchange.refusal = Refuse(server, from, request);
     // A client that waits for a word before it sends the body, or has too much of it, gets the word
     // at once; the connection ends with it. Others are read to the end, so that they look at it.
     const bool waits = !request.Header("Expect").empty();
@@ -186,11 +189,12 @@ struct Callbacks {
     return MHD_YES;
   }
 
-  static std::optional<HttpResponse> Refuse(HttpServer& server, HttpRequest& request) {
+  static std::optional<HttpResponse> Refuse(HttpServer& server, const Connection& from,
+                                            HttpRequest& request) {
     if (server.stopping_.load(std::memory_order_relaxed)) {
       return server.handler_.OnOverload("the server is stopping");
     }
-    if (server.watch_->num_connections() > server.options_.max_connections) {
+    if (from.is_spare) {
       HttpResponse response = server.handler_.OnOverload("too many connections");
       response.close = true;
       return response;
@@ -216,7 +220,9 @@ struct Callbacks {
     // A body of unknown length is charged as it comes, a step ahead.
     if (const uint64_t needed = kBytesPerBodyByte * (request.body.size() + count);
         !exchange.refusal && needed > request.charge.bytes()) {
-      const Status charged = request.charge.TryResizeTo(needed + kBytesPerBodyByte * kHeadBytes);
+      const uint64_t most = kBytesPerBodyByte * server.options_.max_body_bytes;
+      const Status charged =
+          request.charge.TryResizeTo(std::min(needed + kBytesPerBodyByte * kHeadBytes, most));
       if (!charged) exchange.refusal = server.handler_.OnOverload(charged.error().Message());
     }
     if (!exchange.refusal) {
@@ -273,15 +279,50 @@ struct Callbacks {
   }
 };
 
+namespace {
+
+uint64_t ConnectionsBytes(const HttpServerOptions& options) {
+  return (uint64_t{options.max_connections} + kSpareConnections) * kConnectionBytes;
+}
+
+uint64_t BodiesBytes(const HttpServerOptions& options) {
+  return kBytesPerBodyByte * options.max_body_bytes;
+}
+
+// Where there are too many connections the library's loop over select() leaves further ones in the
+// backlog, and its loop over poll() accepts and resets them. But select() knows low descriptors
+// only; so many may be others than connections.
+unsigned PollingFlag(const HttpServerOptions& options) {
+  constexpr uint64_t kOtherDescriptors = 128;
+  const uint64_t most = uint64_t{options.max_connections} + kSpareConnections + kOtherDescriptors;
+  return most <= FD_SETSIZE ? 0 : MHD_USE_POLL;
+}
+
+}  // namespace
+
+uint64_t HttpAccounts::Bytes(const HttpServerOptions& options) {
+  return ConnectionsBytes(options) + BodiesBytes(options);
+}
+
+Result<HttpAccounts> HttpAccounts::Create(mem::MemoryBudget& budget,
+                                          const HttpServerOptions& options) {
+  HttpAccounts accounts;
+  TAEL_ASSIGN_OR_RETURN(accounts.connections,
+                        MemoryAccount::Create(budget, ConnectionsBytes(options)));
+  TAEL_ASSIGN_OR_RETURN(accounts.bodies, MemoryAccount::Create(budget, BodiesBytes(options)));
+  return accounts;
+}
+
 Result<std::unique_ptr<HttpServer>> HttpServer::Create(const HttpServerOptions& options,
-                                                       ListenSocket socket, MemoryAccount& account,
+                                                       ListenSocket socket, HttpAccounts accounts,
                                                        HttpHandler& handler) {
   TAEL_ASSIGN_OR_RETURN(const HttpLibrary library, HttpLibrary::Load());
-  std::unique_ptr<HttpServer> server(new HttpServer(options, library, account, handler));
+  std::unique_ptr<HttpServer> server(
+      new HttpServer(options, library, std::move(accounts), handler));
   TAEL_ASSIGN_OR_RETURN(server->watch_, ConnectionWatch::Create(options.time));
   TAEL_RETURN_IF_ERROR(socket.Listen());
-  const unsigned flags =
-      MHD_USE_POLL | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_ITC;
+  const unsigned flags = PollingFlag(options) | MHD_USE_INTERNAL_POLLING_THREAD |
+                         MHD_USE_THREAD_PER_CONNECTION | MHD_USE_ITC;
   const Error failure{ErrorCode::kIo, "the HTTP server cannot start its thread", {}};
   if (FaultHere(FaultKind::kThread)) return failure;
   void* const self = server.get();

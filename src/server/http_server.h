@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "base/result.h"
 #include "server/connection_watch.h"
@@ -42,12 +43,24 @@ inline constexpr uint32_t kSpareConnections = 8;
 inline constexpr uint64_t kConnectionBytes =
     kHeadBytes + (uint64_t{64} << 10) + (uint64_t{16} << 10) + 4 * kSocketBufferBytes;
 
+// What connections take, and what the bodies of requests do. Apart: a connection that may come has
+// its memory, however many bodies are being read.
+struct HttpAccounts {
+  // For all connections that there may be, and one body of the largest size (or more of smaller
+  // ones). Fails: kOutOfBudget.
+  static Result<HttpAccounts> Create(mem::MemoryBudget& budget, const HttpServerOptions& options);
+  static uint64_t Bytes(const HttpServerOptions& options);
+
+  std::unique_ptr<MemoryAccount> connections;
+  std::unique_ptr<MemoryAccount> bodies;
+};
+
 class HttpServer {
  public:
-  // Serves what comes in by `socket`, from now on. `account` and `handler` outlive it.
+  // Serves what comes in by `socket`, from now on. `handler` outlives it.
   // Fails: kIo; kUnsupported where the library is not there.
   static Result<std::unique_ptr<HttpServer>> Create(const HttpServerOptions& options,
-                                                    ListenSocket socket, MemoryAccount& account,
+                                                    ListenSocket socket, HttpAccounts accounts,
                                                     HttpHandler& handler);
   ~HttpServer() { Stop(std::chrono::milliseconds(0)); }
 
@@ -56,15 +69,15 @@ class HttpServer {
 
  private:
   friend struct Callbacks;
-  HttpServer(const HttpServerOptions& options, const HttpLibrary& library, MemoryAccount& account,
+  HttpServer(const HttpServerOptions& options, const HttpLibrary& library, HttpAccounts accounts,
              HttpHandler& handler)
-      : options_(options), library_(library), account_(account), handler_(handler) {}
+      : options_(options), library_(library), accounts_(std::move(accounts)), handler_(handler) {}
   void RequestBegan();
   void RequestEnded();
 
   const HttpServerOptions options_;
   const HttpLibrary library_;
-  MemoryAccount& account_;
+  const HttpAccounts accounts_;
   HttpHandler& handler_;
   std::unique_ptr<ConnectionWatch> watch_;
   MHD_Daemon* daemon_ = nullptr;

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include "server/testing.h"
 
@@ -125,14 +126,15 @@ class RawClient {
 
 class HttpServerTest : public testing::Test {
  protected:
-  void Start(HttpServerOptions options = {}, uint64_t account_bytes = 64 << 20) {
-    auto account = MemoryAccount::Create(budget_, account_bytes);
-    ASSERT_TRUE(account.has_value());
-    account_ = *std::move(account);
+  void Start(HttpServerOptions options = {}) {
+    auto accounts = HttpAccounts::Create(budget_, options);
+    ASSERT_TRUE(accounts.has_value());
+    connections_ = accounts->connections.get();
+    bodies_ = accounts->bodies.get();
     auto socket = ListenSocket::Bind("127.0.0.1", 0);
     ASSERT_TRUE(socket.has_value());
     port_ = socket->port();
-    auto server = HttpServer::Create(options, *std::move(socket), *account_, handler_);
+    auto server = HttpServer::Create(options, *std::move(socket), *std::move(accounts), handler_);
     ASSERT_TRUE(server.has_value()) << server.error().Message();
     server_ = *std::move(server);
   }
@@ -144,9 +146,10 @@ class HttpServerTest : public testing::Test {
   }
 
   mem::MemoryBudget budget_{0};
-  std::unique_ptr<MemoryAccount> account_;
   TestHandler handler_;
   uint16_t port_ = 0;
+  const MemoryAccount* connections_ = nullptr;  // server_'s
+  const MemoryAccount* bodies_ = nullptr;
   std::unique_ptr<HttpServer> server_;
 };
 
@@ -188,7 +191,7 @@ TEST_F(HttpServerTest, ABodyThatIsTooLargeGets413HoweverItComes) {
       Ask("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n" + std::string(1000, 'x'),
           "]"),
       StartsWith("HTTP/1.1 200"));
-  EXPECT_TRUE(Soon([&] { return account_->used_bytes() == 0; }));
+  EXPECT_TRUE(Soon([&] { return connections_->used_bytes() + bodies_->used_bytes() == 0; }));
 }
 
 TEST_F(HttpServerTest, ABodyWithoutAnEndIsCut) {
@@ -219,12 +222,32 @@ TEST_F(HttpServerTest, ARefusalOfTheHeadComesWhateverTheBodyIs) {
 }
 
 TEST_F(HttpServerTest, ABodyThatDoesNotFitTheLedgerIsRefusedBeforeItIsRead) {
-  Start({}, kConnectionBytes * 4 + 20 * 1000);
+  Start({.max_body_bytes = 60'000});
+  RawClient slow = Connect();
+  ASSERT_TRUE(slow.Send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 50000\r\n\r\n"));
+  EXPECT_TRUE(Soon([&] { return bodies_->used_bytes() == kBytesPerBodyByte * 50'000; }));
   EXPECT_THAT(Ask("POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\n"
-                  "Content-Length: 50000\r\n\r\n",
+                  "Content-Length: 20000\r\n\r\n",
                   "again"),
               StartsWith("HTTP/1.1 503"));
   EXPECT_THAT(Ask("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody", "]"),
+              StartsWith("HTTP/1.1 200"));
+}
+
+TEST_F(HttpServerTest, BodiesTakeNothingOfWhatConnectionsNeed) {
+  Start({.max_body_bytes = 60'000});
+  RawClient slow = Connect();
+  ASSERT_TRUE(slow.Send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 60000\r\n\r\n"));
+  EXPECT_TRUE(Soon([&] { return bodies_->used_bytes() == kBytesPerBodyByte * 60'000; }));
+  const RawClient other = Connect();
+  EXPECT_TRUE(Soon([&] { return connections_->used_bytes() == 2 * kConnectionBytes; }));
+}
+
+TEST_F(HttpServerTest, ABodyOfUnknownLengthIsChargedForNoMoreThanTheLargest) {
+  Start({.max_body_bytes = 1000});
+  EXPECT_THAT(Ask("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3E8\r\n" +
+                      std::string(1000, 'x') + "\r\n0\r\n\r\n",
+                  "]"),
               StartsWith("HTTP/1.1 200"));
 }
 
@@ -269,13 +292,35 @@ TEST_F(HttpServerTest, AnIdleConnectionIsClosed) {
 }
 
 TEST_F(HttpServerTest, AnAnswerThatIsNotTakenIsCut) {
-  Start({.max_body_bytes = 32 << 20, .time = {.request = 10s, .answer = 200ms}}, 1 << 30);
+  Start({.max_body_bytes = 32 << 20, .time = {.request = 10s, .answer = 200ms}});
   RawClient client = Connect();
   const std::string body(20 << 20, 'x');  // more than any socket buffer
   ASSERT_TRUE(client.Send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: " +
                           std::to_string(body.size()) + "\r\n\r\n" + body));
   std::this_thread::sleep_for(1s);
   EXPECT_LT(client.ReadToTheEnd().size(), body.size());
+}
+
+TEST_F(HttpServerTest, AConnectionWithinTheLimitIsServedWhileOthersAreAboveIt) {
+  Start({.max_connections = 1});
+  RawClient first = Connect();
+  EXPECT_TRUE(Soon([&] { return connections_->used_bytes() == kConnectionBytes; }));
+  const RawClient spare = Connect();
+  EXPECT_TRUE(Soon([&] { return connections_->used_bytes() == 2 * kConnectionBytes; }));
+  ASSERT_TRUE(first.Send("GET /1 HTTP/1.1\r\nHost: h\r\n\r\n"));
+  EXPECT_THAT(first.ReadUntil("]"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST_F(HttpServerTest, ConnectionsThatAreTooManyEvenForThatWaitAndAreAnsweredLater) {
+  Start({.max_connections = 1});
+  std::vector<RawClient> many;
+  for (uint32_t i = 0; i < 1 + kSpareConnections; ++i) many.push_back(Connect());
+  EXPECT_TRUE(Soon([&] { return connections_->used_bytes() == many.size() * kConnectionBytes; }));
+  RawClient late = Connect();
+  ASSERT_TRUE(late.Send("GET /late HTTP/1.1\r\nHost: h\r\n\r\n"));
+  std::this_thread::sleep_for(100ms);
+  many.clear();
+  EXPECT_THAT(late.ReadUntil("\r\n\r\n"), StartsWith("HTTP/1.1 "));
 }
 
 TEST_F(HttpServerTest, AClientThatLeavesAStreamIsNoticed) {
@@ -286,7 +331,7 @@ TEST_F(HttpServerTest, AClientThatLeavesAStreamIsNoticed) {
   EXPECT_EQ(handler_.gone, 0);
   client.Leave();
   EXPECT_TRUE(Soon([&] { return handler_.gone == 1; }));
-  EXPECT_TRUE(Soon([&] { return account_->used_bytes() == 0; }));
+  EXPECT_TRUE(Soon([&] { return connections_->used_bytes() + bodies_->used_bytes() == 0; }));
 }
 
 TEST_F(HttpServerTest, AClientThatLeavesBeforeTheAnswerIsNoticed) {
@@ -309,7 +354,7 @@ TEST_F(HttpServerTest, StopEndsStreamsAndAcceptsNoMore) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, 3s);
   EXPECT_EQ(handler_.gone, 1);
   client.ReadToTheEnd();
-  EXPECT_EQ(account_->used_bytes(), 0u);
+  EXPECT_EQ(connections_->used_bytes() + bodies_->used_bytes(), 0u);
 }
 
 TEST_F(HttpServerTest, StopLetsAnAnswerEnd) {

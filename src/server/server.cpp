@@ -15,12 +15,6 @@ namespace {
 // A pass of streamed weights from a slow card takes seconds.
 constexpr std::chrono::seconds kLongestPass{120};
 
-// All connections that there may be, and one body of the largest size, or more of smaller ones.
-uint64_t TransportBytes(const HttpServerOptions& options) {
-  return (uint64_t{options.max_connections} + kSpareConnections) * kConnectionBytes +
-         kBytesPerBodyByte * options.max_body_bytes;
-}
-
 uint64_t EncodingBytes(const HttpServerOptions& options) {
   return kBytesPerEncodedByte * options.max_body_bytes;
 }
@@ -58,7 +52,7 @@ void NoteTemplateBreak(const Service& service, const std::function<void(std::str
 }  // namespace
 
 uint64_t ServerBytes(const HttpServerOptions& options) {
-  return TransportBytes(options) + EncodingBytes(options);
+  return HttpAccounts::Bytes(options) + EncodingBytes(options);
 }
 
 std::string ModelNameOf(const engine::Engine& engine, const std::string& path) {
@@ -70,8 +64,7 @@ std::string ModelNameOf(const engine::Engine& engine, const std::string& path) {
 Result<std::unique_ptr<Server>> Server::Create(engine::Engine& engine, ListenSocket socket,
                                                ServerOptions options) {
   std::unique_ptr<Server> server(new Server());
-  TAEL_ASSIGN_OR_RETURN(server->account_,
-                        MemoryAccount::Create(engine.budget(), TransportBytes(options.http)));
+  TAEL_ASSIGN_OR_RETURN(HttpAccounts accounts, HttpAccounts::Create(engine.budget(), options.http));
   const gguf::File& file = engine.model().file();
   auto chat_template = text::LoadChatTemplate(file, engine.tokenizer());
   // A build without a template engine still continues texts.
@@ -103,7 +96,7 @@ Result<std::unique_ptr<Server>> Server::Create(engine::Engine& engine, ListenSoc
 
   server->router_ = std::make_unique<Router>(service, std::move(options.keys));
   TAEL_ASSIGN_OR_RETURN(server->http_, HttpServer::Create(options.http, std::move(socket),
-                                                          *server->account_, *server->router_));
+                                                          std::move(accounts), *server->router_));
   TAEL_RETURN_IF_ERROR(server->WatchPressure(log));
   return server;
 }

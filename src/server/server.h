@@ -66,7 +66,6 @@ class Server {
   // Destroyed bottom up: nobody calls what is gone already.
   std::unique_ptr<engine::Scheduler> scheduler_;
   std::unique_ptr<StateKeeper> state_;
-  std::unique_ptr<MemoryAccount> account_;
   std::unique_ptr<Service> service_;
   std::unique_ptr<Router> router_;
   mutable std::mutex mutex_;
