@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -64,7 +65,10 @@ Result<server::ServerOptions> MakeServerOptions(const ServeOptions& options) {
   out.scheduler.max_running = options.sessions.value_or(kDefaultSessions);
   out.scheduler.prefix_cache = options.prefix_cache;
   out.scheduler.idle_release = std::chrono::seconds(options.idle_release_s);
-  out.scheduler.log = [](std::string_view line) { Note(line); };
+  // A scheduler that waited for whoever reads its log would keep everybody waiting.
+  out.scheduler.log = [log = std::make_shared<PatientLog>()](std::string_view line) {
+    log->Write(line);
+  };
   return out;
 }
 

@@ -42,6 +42,23 @@ void Note(std::string_view text) {
   std::fprintf(stderr, "tael: %.*s\n", static_cast<int>(text.size()), text.data());
 }
 
+// A pipe that can be written to takes a line of up to 4 KiB at once (PIPE_BUF).
+void PatientLog::Write(std::string_view text) {
+  constexpr size_t kMostBytes = 3072;
+  const std::lock_guard lock(mutex_);
+  pollfd out{STDERR_FILENO, POLLOUT, 0};
+  if (poll(&out, 1, 0) != 1 || (out.revents & POLLOUT) == 0) {
+    ++num_dropped_;
+    return;
+  }
+  std::string line(text.substr(0, kMostBytes));
+  const uint64_t dropped = std::exchange(num_dropped_, 0);
+  if (dropped > 0) {
+    line += " (" + std::to_string(dropped) + " lines before it were dropped: nobody read them)";
+  }
+  Note(line);
+}
+
 bool Print(std::string_view text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   return std::fflush(stdout) == 0 && written;

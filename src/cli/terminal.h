@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -32,6 +33,17 @@ class Progress {
 
 // "tael: TEXT" on stderr.
 void Note(std::string_view text);
+
+// "tael: TEXT" lines on stderr from any thread, for what goes on for long. Never waits: a line that
+// the reader of a full pipe does not take is dropped, and the next one that is taken says how many.
+class PatientLog {
+ public:
+  void Write(std::string_view text);
+
+ private:
+  std::mutex mutex_;
+  uint64_t num_dropped_ = 0;
+};
 
 // Writes to stdout now. False when stdout does not take it.
 bool Print(std::string_view text);

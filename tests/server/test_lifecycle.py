@@ -1,5 +1,7 @@
 """Starting, being watched, and stopping."""
 
+import http.client
+import json
 import signal
 import socket
 import subprocess
@@ -10,6 +12,7 @@ import unittest
 from support import Case, Server, command, raw, read_until, templated, wait_for
 
 TEXT = "/v1/completions"
+PIPE_BYTES = 65536
 ENDLESS = {"prompt": "hello", "max_tokens": 100_000, "ignore_eos": True}
 
 
@@ -154,6 +157,26 @@ class Lifecycle(Case):
             self.assertTrue(wait_for(lambda: server.metric("tael_weights_released") == 1))
             again = server.complete(max_tokens=8, temperature=0).json["choices"][0]["text"]
             self.assertEqual(again, text)
+
+    def test_a_log_that_nobody_reads_stops_nobody(self):
+        process = subprocess.Popen(
+            command("serve", "-m", self.model, "--port", 0, "--json", "--ctx", 512, "--budget", "400M"),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            port = json.loads(process.stdout.readline())["port"]
+            said = 0
+            while said < 2 * PIPE_BYTES:  # a trim says some 40 bytes
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+                for _ in range(100):
+                    connection.request("POST", "/v1/memory/trim", b'{"level": "moderate"}')
+                    self.assertEqual(connection.getresponse().read()[:1], b"{")
+                connection.close()
+                said += 100 * 40
+        finally:
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 0)
+        self.assertLess(len(errors), 2 * PIPE_BYTES)
 
     def test_a_second_signal_ends_it_at_once(self):
         server = Server(self.model, "--ctx", 200_000)
