@@ -6,6 +6,9 @@
 //
 //   cold   all at once: a common beginning that nobody has computed, an own end, --new tokens each
 //   warm   the same beginning again, other ends
+//   second two sessions of an own beginning, one after the other: the time to the first token of
+//   the
+//          second against that of the first, median of nine pairs
 //   gap    four answers are being written when a prompt of --long tokens arrives: the longest time
 //          between two tokens of theirs, against the time of one pass of the longest chunk
 #include <algorithm>
@@ -41,6 +44,11 @@ std::vector<TokenId> RandomTokens(uint32_t count, uint32_t seed) {
   std::vector<TokenId> tokens(count);
   for (TokenId& token : tokens) token = TokenId{static_cast<int32_t>(1000 + rng() % 20000)};
   return tokens;
+}
+
+std::vector<TokenId> Join(std::vector<TokenId> a, const std::vector<TokenId>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
 }
 
 engine::Request MakeRequest(std::vector<TokenId> prompt, uint32_t max_tokens) {
@@ -99,10 +107,8 @@ void Together(engine::Scheduler& scheduler, const Options& options, const char* 
               uint32_t seed) {
   std::vector<engine::Request> requests;
   for (uint32_t i = 0; i < options.clients; ++i) {
-    std::vector<TokenId> prompt = RandomTokens(options.shared, 1);
-    const auto own = RandomTokens(options.own, seed + i);
-    prompt.insert(prompt.end(), own.begin(), own.end());
-    requests.push_back(MakeRequest(std::move(prompt), options.fresh));
+    requests.push_back(MakeRequest(
+        Join(RandomTokens(options.shared, 1), RandomTokens(options.own, seed + i)), options.fresh));
   }
   const uint64_t before = scheduler.Stats().prompt_tokens;
   const std::vector<Heard> heard = RunAll(scheduler, std::move(requests));
@@ -118,6 +124,24 @@ void Together(engine::Scheduler& scheduler, const Options& options, const char* 
       "prompt tokens computed\n",
       name, tokens, end, static_cast<double>(tokens) / end * 1000, first,
       static_cast<unsigned long long>(scheduler.Stats().prompt_tokens - before));
+}
+
+void Second(engine::Scheduler& scheduler, const Options& options) {
+  const auto first_ms = [&](std::vector<TokenId> prompt) {
+    auto answer = scheduler.Submit(MakeRequest(std::move(prompt), 1));
+    return answer ? Listen(**answer, Clock::now()).first_ms : 0;
+  };
+  std::vector<double> ratios, cold_ms;
+  for (uint32_t i = 0; i < 9; ++i) {
+    const std::vector<TokenId> shared = RandomTokens(options.shared, 700 + i);
+    cold_ms.push_back(first_ms(Join(shared, RandomTokens(options.own, 800 + 2 * i))));
+    const double warm_ms = first_ms(Join(shared, RandomTokens(options.own, 801 + 2 * i)));
+    ratios.push_back(warm_ms / cold_ms.back());
+  }
+  std::ranges::sort(ratios);
+  std::ranges::sort(cold_ms);
+  std::printf("second: first token after %.3f of a cold one's %.0f ms (%u shared tokens, %u own)\n",
+              ratios[4], cold_ms[4], options.shared, options.own);
 }
 
 void Gap(engine::Scheduler& scheduler, const Options& options, uint32_t chunk) {
@@ -205,6 +229,7 @@ int Main(int argc, char** argv) {
          Clock::now());  // weights read
   Together(**scheduler, options, "cold", 100);
   Together(**scheduler, options, "warm", 200);
+  Second(**scheduler, options);
   Gap(**scheduler, options, chunk);
   return 0;
 }

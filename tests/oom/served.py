@@ -15,6 +15,7 @@ import caged
 
 READY_SECONDS = 120
 STOP_SECONDS = 30
+IDLE_SECONDS = 20
 CLIENTS = 4
 
 
@@ -75,6 +76,16 @@ class Served(Client):
 
     def trim(self, level):
         return self.request("POST", "/v1/memory/trim", {"level": level})
+
+    def blocks_left(self):
+        """KV bytes that are still held when every client has gone and idle prefixes are dropped."""
+        deadline = time.monotonic() + IDLE_SECONDS
+        while True:
+            self.trim("moderate")
+            held = self.memory()["parts"]["kv"]
+            if held == 0 or time.monotonic() > deadline:
+                return held
+            time.sleep(0.2)
 
     def anonymous(self):
         """Bytes resident now that are no file's."""

@@ -6,6 +6,7 @@ import unittest
 
 import caged
 import served
+import storm
 import support
 
 CONTEXT = 512
@@ -32,6 +33,21 @@ class Server(support.Case):
         self.assertEqual(server.outcome.code, 0, server.outcome.err)
         self.assertLessEqual(server.outcome.peak_pss, server.budget, server.outcome)
         self.assertLessEqual(memory["used_bytes"], memory["budget_bytes"])
+
+    def test_a_storm_of_clients_leaves_nothing_behind(self):
+        model = self.tiny("qwen3")
+        with served.Served(model, self.least_budget(model), "--ctx", CONTEXT, "--sessions",
+                           2) as server:
+            clients = storm.Storm(server.port, 40, 8, most_pause=0.5)
+            clients.run()
+            left = server.blocks_left()
+        self.assertEqual(clients.wrong, [])
+        self.assertEqual(left, 0)
+        self.assertFalse(server.outcome.killed, server.outcome)
+        self.assertEqual(server.outcome.code, 0, server.outcome.err)
+        self.assertLessEqual(server.outcome.peak_pss, server.budget, server.outcome)
+        answered = sum(count for what, count in clients.told.items() if what.endswith("answered"))
+        self.assertGreater(answered, 20, clients.told)
 
     def test_gives_kv_back_within_a_second_when_sessions_end(self):
         model = self.tiny("qwen3")
