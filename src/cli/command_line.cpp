@@ -107,9 +107,16 @@ Result<bool> ParsePoolCommit(const std::string& text) {
                text + "; use lazy or eager"};
 }
 
-Result<bool> ParseOnOff(const std::string& text) {
-  if (text == "on" || text == "off") return text == "on";
-  return Error{ErrorCode::kInvalidArgument, "neither on nor off", "\"" + text + "\""};
+struct PrefixCache {
+  bool on = true;
+  uint64_t max_bytes = 0;  // 0: all of the KV pool that nothing else needs
+};
+
+Result<PrefixCache> ParsePrefixCache(const std::string& text) {
+  if (text == "on" || text == "off") return PrefixCache{.on = text == "on"};
+  const auto bytes = ParseSize(text);
+  if (bytes && *bytes > 0) return PrefixCache{.max_bytes = *bytes};
+  return Error{ErrorCode::kInvalidArgument, "neither on, off nor a size", "\"" + text + "\""};
 }
 
 Result<exec::Compute> ParseCompute(const std::string& text) {
@@ -456,9 +463,15 @@ void AddServe(CLI::App& app, CommandOptions& chosen) {
       ->add_option("--state-dir", options->state_folder,
                    "Keep computed prompts there, and read them back at the start")
       ->type_name("FOLDER");
-  AddParsed<bool>(serve, "--prefix-cache", "Compute equal beginnings of prompts once: on or off",
-                  ParseOnOff, [options](bool on) { options->prefix_cache = on; })
-      ->type_name("on|off")
+  AddParsed<PrefixCache>(serve, "--prefix-cache",
+                         "Compute equal beginnings of prompts once, and keep so much KV for that: "
+                         "on: what the KV pool has left",
+                         ParsePrefixCache,
+                         [options](const PrefixCache& cache) {
+                           options->prefix_cache = cache.on;
+                           options->prefix_cache_bytes = cache.max_bytes;
+                         })
+      ->type_name("on|off|SIZE")
       ->default_str("on");
   AddParsed<uint64_t>(serve, "--max-body",
                       "Largest body of a request; default: 32 bytes for each token of --ctx, 64Ki "

@@ -138,6 +138,7 @@ struct ServeOptions {
   std::optional<std::string> api_key_file;
   std::string state_folder;  // "": nothing is kept
   bool prefix_cache = true;
+  uint64_t prefix_cache_bytes = 0;         // 0: what the KV pool has left
   std::optional<uint64_t> max_body_bytes;  // none: by the context (serve.cpp)
   uint32_t max_connections = 64;
   uint32_t idle_release_s = 0;  // 0: never

@@ -64,6 +64,7 @@ Result<server::ServerOptions> MakeServerOptions(const ServeOptions& options) {
   out.scheduler.max_queued = options.queue;
   out.scheduler.max_running = options.sessions.value_or(kDefaultSessions);
   out.scheduler.prefix_cache = options.prefix_cache;
+  out.scheduler.prefix_cache_bytes = options.prefix_cache_bytes;
   out.scheduler.idle_release = std::chrono::seconds(options.idle_release_s);
   // A scheduler that waited for whoever reads its log would keep everybody waiting.
   out.scheduler.log = [log = std::make_shared<PatientLog>()](std::string_view line) {
