@@ -162,6 +162,48 @@ def server(paths):
                          late <= 1.02 * early, f"{early / 1e6:.2f} and {late / 1e6:.2f} MB")
 
 
+def cap(paths):
+    """A1: a prefix cache of 64 MiB in a budget of 600 MiB."""
+    import cage
+    import served
+
+    size = 64 << 20
+    with tempfile.TemporaryDirectory(dir=pathlib.Path(paths["smollm2"]).parent) as folder:
+        copy = cage.private_copy(paths["smollm2"], folder)
+        flags = ("--ctx", 4608, "--sessions", 1, "--kv-type", "f16", "--prefix-cache", size)
+        token = 23040  # bytes of KV in f16
+        rng = random.Random(1)
+        lengths = [(96 << 20) // token, *[rng.randrange(8 << 20, 40 << 20) // token for _ in range(200)]]
+        with served.Served(copy, 600 << 20, *flags) as running:
+            most, wrong = served.fill_prefix_cache(running, lengths)
+        outcome = running.outcome
+        line("A1: 96 MiB once and 200 prompts of 8 to 40 MiB: the cache stays below its cap of 64 MiB",
+             not wrong and size / 2 < most <= size and not outcome.killed
+             and outcome.peak_pss <= 600 << 20,
+             f"at most {most / (1 << 20):.1f} MiB, {len(wrong)} wrong; {outcome}")
+
+
+def trim(paths):
+    """A critical trim while an answer is written in a window; what idle weights give back."""
+    import cage
+    import served
+
+    with tempfile.TemporaryDirectory(dir=pathlib.Path(paths["smollm2"]).parent) as folder:
+        copy = cage.private_copy(paths["smollm2"], folder)
+        flags = ("--ctx", 2048, "--sessions", 1, "--window", 2048, "--floor", 256, "--window-shape",
+                 "uniform", "--kv-type", "f16", "--prefix-cache", "off")
+        token = 23040
+        with served.Served(copy, 400 << 20, *flags) as running:
+            shrunk = served.trim_while_it_answers(running, 2000 * token, 2600)
+        given = shrunk.anonymous_before - shrunk.anonymous_after
+        line("trim(critical) in a decode: KV at the floor of 256 tokens a second later, pages with "
+             "the kernel, and the answer goes on",
+             shrunk.tokens == 2600 and 0 < shrunk.kv_after <= (256 + 64) * token
+             and given >= 0.9 * (shrunk.kv_before - shrunk.kv_after),
+             f"KV {shrunk.kv_before / 1e6:.1f} -> {shrunk.kv_after / 1e6:.1f} MB, anonymous "
+             f"{shrunk.anonymous_before / 1e6:.1f} -> {shrunk.anonymous_after / 1e6:.1f} MB, status {shrunk.status}")
+
+
 def long_sessions(running, sessions, prompt_tokens, answer_tokens):
     """Sessions of so many tokens at once; what went wrong."""
     import concurrent.futures
@@ -229,8 +271,8 @@ def phones(_):
 
 
 LINES = {"cages": cages, "reloads": reloads, "faults": faults, "headline": headline,
-         "activations": activations, "cold": cold, "server": server, "board": board,
-         "phones": phones}
+         "activations": activations, "cold": cold, "server": server, "cap": cap, "trim": trim,
+         "board": board, "phones": phones}
 
 
 def presets(chosen):

@@ -2,9 +2,11 @@
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import http.client
 import json
 import random
+import re
 import signal
 import subprocess
 import threading
@@ -77,6 +79,12 @@ class Served(Client):
     def trim(self, level):
         return self.request("POST", "/v1/memory/trim", {"level": level})
 
+    def metrics(self):
+        """Values of those that have no labels, by name."""
+        text = self.request("GET", "/metrics")[1].decode()
+        found = re.findall(r"^(\w+) ([\d.e+]+)$", text, re.MULTILINE)
+        return {name: float(value) for name, value in found}
+
     def blocks_left(self):
         """KV bytes that are still held when every client has gone and idle prefixes are dropped."""
         deadline = time.monotonic() + IDLE_SECONDS
@@ -147,3 +155,55 @@ def one_shots(server, count):
         done.set()
         trimmer.join()
     return wrong, anonymous
+
+
+def ids(seed, count):
+    rng = random.Random(seed)
+    return [rng.randrange(100, 300) for _ in range(count)]
+
+
+def fill_prefix_cache(server, token_counts):
+    """Prompts of these lengths one after the other, nothing in common. Returns the most bytes that
+    the prefix cache ever had, also while it took them in, and what went wrong."""
+    most, done = [0], threading.Event()
+
+    def keep_looking():
+        while not done.wait(0.01):
+            most[0] = max(most[0], server.metrics()["tael_prefix_bytes"])
+
+    looker = threading.Thread(target=keep_looking)
+    looker.start()
+    try:
+        answers = [server.complete(ids(i, count), 1) for i, count in enumerate(token_counts)]
+    finally:
+        done.set()
+        looker.join()
+    return most[0], [answer for answer in answers if answer[0] != 200]
+
+
+@dataclasses.dataclass
+class Shrunk:
+    """Bytes of KV blocks and anonymous ones before a trim in the middle of an answer, and a second
+    after it; and what became of the answer."""
+
+    kv_before: int
+    kv_after: int
+    anonymous_before: int
+    anonymous_after: int
+    status: int
+    tokens: int
+
+
+def trim_while_it_answers(server, window_bytes, tokens):
+    """Trims as hard as it goes once an answer of so many tokens fills its window."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(server.complete, ids(1, 8), tokens, ignore_eos=True)
+        while (before := server.metrics()["tael_kv_bytes_in_use"]) < window_bytes and not answer.done():
+            time.sleep(0.02)
+        anonymous = server.anonymous()
+        server.trim("critical")
+        time.sleep(1)
+        after, anonymous_after = server.metrics()["tael_kv_bytes_in_use"], server.anonymous()
+        status, body = answer.result()
+    return Shrunk(before, after, anonymous, anonymous_after, status,
+                  body["usage"]["completion_tokens"] if status == 200 else 0)

@@ -49,6 +49,44 @@ class Server(support.Case):
         answered = sum(count for what, count in clients.told.items() if what.endswith("answered"))
         self.assertGreater(answered, 20, clients.told)
 
+    def test_the_prefix_cache_stays_below_its_cap_while_it_takes_prompts_in(self):
+        model = self.tiny("qwen3")
+        row = caged.plan(model, "60M", CONTEXT)["kv_bytes_per_token"] * 16
+        cap = 24 * row
+        with served.Served(model, "60M", "--ctx", CONTEXT, "--sessions", 2, "--prefix-cache",
+                           cap) as server:
+            lengths = [500, *[40 + 37 * i % 300 for i in range(40)]]  # the first is larger than the cap
+            most, wrong = served.fill_prefix_cache(server, lengths)
+        self.assertEqual(wrong, [])
+        self.assertLessEqual(most, cap)
+        self.assertGreater(most, cap / 2)
+
+    def test_a_critical_trim_shrinks_the_window_of_an_answer_that_goes_on(self):
+        model = self.tiny("qwen3")
+        token = caged.plan(model, "60M", CONTEXT)["kv_bytes_per_token"]
+        with served.Served(model, "60M", "--ctx", CONTEXT, "--sessions", 1, "--window", 256,
+                           "--floor", 64, "--window-shape", "uniform", "--prefix-cache",
+                           "off") as server:
+            shrunk = served.trim_while_it_answers(server, 250 * token, 20000)
+        self.assertEqual((shrunk.status, shrunk.tokens), (200, 20000))
+        self.assertGreater(shrunk.kv_after, 0)  # it had not ended by then
+        self.assertLessEqual(shrunk.kv_after, (64 + 32) * token, shrunk)
+
+    def test_the_plan_is_what_the_server_reserves_and_the_ledger_what_is_resident(self):
+        model = self.model("smollm2")
+        flags = ("--ctx", 1024, "--sessions", 2)
+        planned = caged.plan(model, "300M", 0, *flags, "--server")["parts"]
+        with served.Served(model, "300M", *flags) as server:
+            wrong, _ = served.one_shots(server, 20)
+            memory = server.memory()
+        self.assertEqual(wrong, [])
+        for tag, expected in planned.items():
+            reserved = memory["parts_reserved"][tag]
+            self.assertLessEqual(abs(expected - reserved), max(0.03 * reserved, 1 << 20), tag)
+        gap, allowed = caged.ledger_gap(memory), max(0.03 * memory["used_bytes"], 1 << 20)
+        self.assertGreaterEqual(gap, -allowed, memory)
+        self.assertLessEqual(gap, allowed + caged.UNTOUCHED_CODE, memory)
+
     def test_gives_kv_back_within_a_second_when_sessions_end(self):
         model = self.tiny("qwen3")
         with served.Served(model, 2 * self.least_budget(model), "--ctx", CONTEXT, "--sessions", 2,
