@@ -12,6 +12,7 @@ void Append(Piece& to, Piece&& from) {
   to.tokens.insert(to.tokens.end(), from.tokens.begin(), from.tokens.end());
   std::move(from.logprobs.begin(), from.logprobs.end(), std::back_inserter(to.logprobs));
   to.finish = from.finish;
+  to.dropped_tokens = from.dropped_tokens;
 }
 
 }  // namespace
@@ -79,6 +80,11 @@ void AnswerSource::Fail(Error error) {
 void AnswerSource::SetCached(uint32_t tokens) {
   const std::lock_guard lock(mutex_);
   usage_.cached_tokens = tokens;
+}
+
+void AnswerSource::SetTruncated(uint32_t tokens) {
+  const std::lock_guard lock(mutex_);
+  usage_.truncated_tokens = tokens;
 }
 
 void AnswerSource::SetTimings(const Timings& timings) {

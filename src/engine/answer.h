@@ -32,12 +32,16 @@ struct Piece {
   std::vector<TokenId> tokens = {};             // without the end-of-generation token
   std::vector<sample::LogProbs> logprobs = {};  // one per token, if asked for
   std::optional<FinishReason> finish = {};      // with the last piece of the choice
+  // With `finish`: tokens of prompt and answer that a window dropped before the choice was
+  // complete.
+  uint32_t dropped_tokens = 0;
 };
 
 struct Usage {
   uint32_t prompt_tokens = 0;
   uint32_t completion_tokens = 0;  // of all choices
   uint32_t cached_tokens = 0;      // of the prompt, shared with other requests
+  uint32_t truncated_tokens = 0;   // of the prompt, outside the window when its answer began
 };
 
 // The reader's side. Any thread may call anything; one of them reads. An answer that nobody holds
@@ -94,6 +98,7 @@ class AnswerSource final : public Answer {
   // Ends the answer; choices that have not finished never will.
   void Fail(Error error);
   void SetCached(uint32_t tokens);
+  void SetTruncated(uint32_t tokens);
   void SetTimings(const Timings& timings);
 
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }

@@ -174,6 +174,11 @@ class Session {
   // kv::Sequence says what these do.
   void PinFirst(uint32_t tokens) { sequence_.PinFirst(tokens); }
   void LimitWindow(uint32_t tokens) { sequence_.LimitWindow(tokens); }
+  // Tokens that the last one saw in no layer because the user's window had dropped them. (Windows
+  // that the model itself was trained with drop nothing that it would have looked at.)
+  uint32_t dropped_tokens() const {
+    return engine_->plan().is_endless() ? sequence_.hidden_tokens() : 0;
+  }
   const kv::Sequence& sequence() const { return sequence_; }
   // Takes over where the pool has moved blocks to (BlockPool::Compact).
   void Follow(std::span<const kv::BlockPool::Move> moves) { sequence_.Follow(moves); }

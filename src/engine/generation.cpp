@@ -70,7 +70,7 @@ class Generation final : private AnswerListener {
         [&](size_t, size_t index, std::span<float> logits) { writer_->OnLogits(index, logits); }));
     const double took = Milliseconds(Clock::now() - start);
     if (session_.length() == result_.prompt_tokens) {
-      result_.truncated_tokens = session_.sequence().hidden_tokens();
+      result_.truncated_tokens = session_.dropped_tokens();
     }
     if (callbacks_.on_prefill && session_.length() <= result_.prompt_tokens &&
         result_.tokens.empty()) {

@@ -20,9 +20,16 @@ Job::Clock::time_point Due(const Request& request, Job::Clock::time_point arriva
 
 }  // namespace
 
+void Choice::NoteDropped() {
+  const uint32_t dropped = session->dropped_tokens();
+  dropped_tokens = std::max(dropped_tokens, dropped);
+  if (index == 0 && held() == job.request.prompt.size()) job.answer->SetTruncated(dropped);
+}
+
 size_t Choice::Flush() {
   if (writer->ended()) {
     piece_.finish = writer->finish_reason();
+    piece_.dropped_tokens = dropped_tokens;
     if (index == 0) job.answer->SetTimings(writer->MakeTimings(job.answer->usage().cached_tokens));
   }
   if (piece_.tokens.empty() && piece_.text.empty() && !piece_.finish) return 0;

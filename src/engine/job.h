@@ -38,6 +38,8 @@ class Choice final : public AnswerListener {
   uint32_t pending() const { return static_cast<uint32_t>(writer->history().size()) - held(); }
   bool decodes() const { return pending() == 1; }
 
+  // Notes what a window has dropped so far. Requires: a session.
+  void NoteDropped();
   // Gives the reader what has come; returns how many tokens.
   size_t Flush();
 
@@ -53,6 +55,7 @@ class Choice final : public AnswerListener {
   uint64_t computes_for_us = 0;
   uint32_t shared_tokens = 0;
   uint32_t num_computed = 0;  // of the history, the most so far: more than held() after preemption
+  uint32_t dropped_tokens = 0;  // by a window, the most so far
 
  private:
   void OnToken(TokenId token, sample::LogProbs* logprobs) override;

@@ -21,6 +21,9 @@ struct Request {
   // answer that a request of its own with that seed gets.
   uint32_t num_choices = 1;
   Priority priority = Priority::kInteractive;
+  // The first so many tokens of the prompt, a system prompt, are never dropped by a window, as long
+  // as they fill half of it at most.
+  uint32_t system_tokens = 0;
   // KV is shared among requests of the same salt only: a number per tenant.
   uint64_t salt = 0;
 };

@@ -96,9 +96,11 @@ Status SchedulerLoop::MakeChoices(Job& job) {
   return {};
 }
 
-// A session that holds what the index has of the history, at most all but the last token.
+// A session that holds what the index has of the history, at most all but the last token. What it
+// is to keep must be known before.
 void SchedulerLoop::OpenSession(Choice& choice) {
   choice.session = engine_.NewSession();
+  choice.session->PinFirst(choice.job.request.system_tokens);
   if (index_ == nullptr) return;
   const std::span<const TokenId> history = choice.writer->history();
   choice.session->Adopt(*index_, history, choice.job.request.salt,

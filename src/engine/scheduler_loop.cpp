@@ -173,6 +173,7 @@ void SchedulerLoop::AfterPass(double milliseconds) {
     Choice& choice = *part.choice;
     if (!part.decodes) CountComputed(choice, static_cast<uint32_t>(part.feed.tokens.size()));
     choice.num_computed = std::max(choice.num_computed, choice.held());
+    choice.NoteDropped();
     if (part.feed.num_logits > 0) ForkFollowers(choice);
     choice.writer->EndPass(alone ? std::optional(milliseconds) : std::nullopt);
     if (!part.decodes) Publish(choice);
@@ -197,6 +198,7 @@ void SchedulerLoop::ForkFollowers(Choice& leader) {
     other->session = leader.session->Fork();
     other->state = State::kRuns;
     other->num_computed = other->held();
+    other->NoteDropped();
     other->writer->EndPass(std::nullopt);
     Settle(*other);
   }

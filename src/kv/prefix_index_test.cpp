@@ -368,6 +368,31 @@ TEST_F(PrefixIndexTest, AnAdoptedSequenceHoldsItsWindowAndNotMore) {
   EXPECT_EQ(Held(Text(0, 100)), 100u);
 }
 
+// From token 64 on a pinned prompt shows other tokens than those that everybody's window shows.
+TEST_F(PrefixIndexTest, WhoKeepsASystemPromptAdoptsOnlyWhatItWouldHaveComputedItself) {
+  Make({64, 64}, 256);
+  for (LayerGroup& group : geometry.groups) group.shape.sinks = 4;
+  const auto text = Text(0, 160);
+  {
+    Sequence donor(geometry, *pool);
+    for (size_t end = 16; end <= 160; end += 16) {
+      ASSERT_TRUE(Feed(donor, text, end, kSalt).has_value());
+      index->Publish(text, kSalt, donor);
+    }
+  }
+  EXPECT_EQ(Held(text), 160u);
+  Sequence pinned(geometry, *pool);
+  pinned.PinFirst(20);
+  EXPECT_EQ(index->Adopt(text, kSalt, 160, pinned), 64u);
+  EXPECT_TRUE(Holds(pinned, text, kSalt));
+  Sequence few(geometry, *pool);
+  few.PinFirst(3);  // sinks anyway
+  EXPECT_EQ(index->Adopt(text, kSalt, 160, few), 160u);
+  Sequence narrow(geometry, *pool);
+  narrow.LimitWindow(48);
+  EXPECT_EQ(index->Adopt(text, kSalt, 160, narrow), 48u);
+}
+
 TEST_F(PrefixIndexTest, WindowedBlocksThatNoSequenceHoldsAreGivenBackWhileTheRowIsInUse) {
   Make({0, 40}, 256);
   const auto text = Text(0, 112);

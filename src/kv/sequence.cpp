@@ -116,10 +116,8 @@ void Sequence::Commit(uint32_t num_tokens) {
   for (const GroupTable& table : tables_) {
     TAEL_CHECK(uint64_t{length_} + num_tokens <= uint64_t{table.blocks.size()} * kTokens);
   }
-  for (size_t i = 0; i < tables_.size(); ++i) {
-    const uint32_t first = FirstOfItsOwn(i);
-    if (first < length_ + num_tokens) limits_.intact = std::min(limits_.intact, first);
-  }
+  const uint32_t first = first_of_its_own();
+  if (first < length_ + num_tokens) limits_.intact = std::min(limits_.intact, first);
   length_ += num_tokens;
   for (size_t i = 0; i < tables_.size(); ++i) DropHidden(i);
 }
@@ -132,6 +130,12 @@ uint32_t Sequence::FirstOfItsOwn(size_t group) const {
   const Window now = window(id);
   if (tables_[group].horizon > usual.FirstVisible(length_)) return length_;
   return now == usual ? UINT32_MAX : std::max(length_, now.tokens);
+}
+
+uint32_t Sequence::first_of_its_own() const {
+  uint32_t first = UINT32_MAX;
+  for (size_t i = 0; i < tables_.size(); ++i) first = std::min(first, FirstOfItsOwn(i));
+  return first;
 }
 
 void Sequence::DropBlock(GroupTable& table, size_t block) {

@@ -64,6 +64,9 @@ class Sequence {
   // Tokens 0 .. n-1 have the KV that any sequence of this geometry would give them; what PinFirst()
   // and LimitWindow() show or hide differs for those behind. Only so many may be shared.
   uint32_t intact_tokens() const;
+  // The first token from length() on that sees something else than it would in any sequence of this
+  // geometry: KV that others computed is right before it only.
+  uint32_t first_of_its_own() const;
   // Forgets tokens from the end; frees blocks that become empty, and room that was never filled.
   // Speculation extends for the whole draft, commits what was accepted and truncates to length().
   // Requires: CanTruncate(length).

@@ -93,22 +93,32 @@ inline Status Feed(Sequence& sequence, std::span<const TokenId> tokens, size_t e
   return {};
 }
 
-// Whether all KV that a continuation looks at is there, and that of these tokens.
+// Whether all KV that a continuation looks at is there, and that of these tokens: the sinks, and
+// what is recent.
 inline testing::AssertionResult Holds(const Sequence& sequence, std::span<const TokenId> tokens,
                                       uint64_t salt = 0) {
   const uint32_t length = sequence.length();
   if (tokens.size() < length) return testing::AssertionFailure() << "more tokens than expected";
   for (size_t i = 0; i < sequence.geometry().groups.size(); ++i) {
     const std::vector<uint32_t> kv = KvOf(tokens.first(length), i, salt);
-    const uint32_t window = sequence.geometry().groups[i].shape.window;
-    const uint32_t visible = Window{window}.FirstVisible(length);
-    const Sequence::View view = sequence.Blocks(GroupId{static_cast<uint32_t>(i)});
-    if (view.first_token > visible) return testing::AssertionFailure() << "a window has a hole";
-    for (uint32_t t = view.first_token; t < length; ++t) {
+    const GroupId group{static_cast<uint32_t>(i)};
+    const Sequence::View view = sequence.Blocks(group);
+    if (view.first_token > sequence.FirstVisible(group, length)) {
+      return testing::AssertionFailure() << "a window has a hole";
+    }
+    const auto is_own = [&kv](const std::byte* block, uint32_t t) {
       uint32_t found = 0;
-      const std::byte* block = view.blocks[(t - view.first_token) / kTestTokens];
-      std::memcpy(&found, block + t % kTestTokens * sizeof(found), sizeof(found));
-      if (found == kv[t]) continue;
+      if (block != nullptr)
+        std::memcpy(&found, block + t % kTestTokens * sizeof(found), sizeof(found));
+      return block != nullptr && found == kv[t];
+    };
+    const uint32_t num_sinks = std::min(sequence.window(group).sinks, length);
+    for (uint32_t t = 0; t < num_sinks; ++t) {
+      if (is_own(view.sinks[t / kTestTokens], t)) continue;
+      return testing::AssertionFailure() << "sink " << t << " of group " << i << " is another's";
+    }
+    for (uint32_t t = view.first_token; t < length; ++t) {
+      if (is_own(view.blocks[(t - view.first_token) / kTestTokens], t)) continue;
       return testing::AssertionFailure() << "token " << t << " of group " << i << " is another's";
     }
   }

@@ -111,10 +111,10 @@ ResponseHead HeadOf(const Service& service, const GenerateCall& call) {
           .include_usage = call.include_usage};
 }
 
-Result<std::vector<TokenId>> PromptOf(const Service& service, GenerateCall& call) {
+Result<EncodedPrompt> PromptOf(const Service& service, GenerateCall& call) {
   if (call.api == Api::kChat) return service.EncodeMessages(std::move(call.messages));
-  if (call.prompt_ids) return *std::move(call.prompt_ids);
-  return service.EncodeText(call.prompt);
+  if (call.prompt_ids) return EncodedPrompt{.ids = *std::move(call.prompt_ids)};
+  return EncodedPrompt{.ids = service.EncodeText(call.prompt)};
 }
 
 // Parses the body into `call` and lets go of it.
@@ -131,10 +131,11 @@ std::optional<ApiError> TakeBody(HttpRequest& request, Api api, GenerateCall& ca
 }
 
 engine::Request RequestOf(const Service& service, const HttpRequest& request, GenerateCall& call,
-                          std::vector<TokenId> prompt) {
+                          EncodedPrompt prompt) {
   engine::Request out;
   out.options = std::move(call.options);
-  out.options.max_tokens = call.max_tokens.value_or(service.scheduler.MostNewTokens(prompt.size()));
+  out.options.max_tokens =
+      call.max_tokens.value_or(service.scheduler.MostNewTokens(prompt.ids.size()));
   out.options.sampler.seed = call.seed ? *call.seed : std::random_device{}();
   // Where the model has no template, turns are written in a plain form, and this begins the next.
   if (call.api == Api::kChat && !service.has_own_template)
@@ -142,7 +143,8 @@ engine::Request RequestOf(const Service& service, const HttpRequest& request, Ge
   out.num_choices = call.num_choices;
   out.priority = call.priority;
   out.salt = request.salt;
-  out.prompt = std::move(prompt);
+  out.system_tokens = prompt.system_tokens;
+  out.prompt = std::move(prompt.ids);
   return out;
 }
 
@@ -179,7 +181,7 @@ HttpResponse Generate(Service& service, HttpRequest& request, Api api) {
   if (const auto error = TakeBody(request, api, call)) return ToResponse(*error);
   auto prompt = PromptOf(service, call);
   if (!prompt) return ToResponse(ApiErrorOf(prompt.error(), call.prompt_field()));
-  if (const auto error = ChargeAnswer(service, request, call, prompt->size())) {
+  if (const auto error = ChargeAnswer(service, request, call, prompt->ids.size())) {
     return ToResponse(*error);
   }
   ResponseHead head = HeadOf(service, call);

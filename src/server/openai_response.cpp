@@ -26,7 +26,12 @@ Json UsageOf(const engine::Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", uint64_t{usage.prompt_tokens} + usage.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+          {"prompt_tokens_details",
+           {{"cached_tokens", usage.cached_tokens}, {"truncated_tokens", usage.truncated_tokens}}}};
+}
+
+Json TruncationOf(uint32_t dropped_tokens) {
+  return {{"truncated", dropped_tokens > 0}, {"dropped_tokens", dropped_tokens}};
 }
 
 }  // namespace
@@ -145,7 +150,9 @@ std::string ResponseWriter::Events(const engine::Piece& piece) {
     }
     part["logprobs"] = nullptr;
     part["finish_reason"] = ToString(*piece.finish);
-    events += SseEvent(Dump(Chunk(std::move(part))));
+    Json chunk = Chunk(std::move(part));
+    chunk.update(TruncationOf(piece.dropped_tokens));
+    events += SseEvent(Dump(chunk));
   }
   return events;
 }
@@ -174,7 +181,10 @@ void ResponseWriter::Keep(engine::Piece piece) {
   TAEL_CHECK(piece.choice < choices_.size());
   engine::Piece& kept = choices_[piece.choice].kept;
   kept.text += piece.text;
-  if (piece.finish) kept.finish = piece.finish;
+  if (piece.finish) {
+    kept.finish = piece.finish;
+    kept.dropped_tokens = piece.dropped_tokens;
+  }
   if (!head_.logprobs) return;
   TAEL_CHECK(piece.logprobs.size() == piece.tokens.size());
   kept.tokens.insert(kept.tokens.end(), piece.tokens.begin(), piece.tokens.end());
@@ -196,6 +206,12 @@ Json ResponseWriter::ListElement(size_t list, const engine::Piece& piece, size_t
   const TokenText text = TextOf(tokenizer_, piece.tokens[token]);
   if (list == 0) return text.text;
   return std::exchange(offset, offset + text.bytes.size());
+}
+
+uint32_t ResponseWriter::MostDropped() const {
+  uint32_t most = 0;
+  for (const Choice& choice : choices_) most = std::max(most, choice.kept.dropped_tokens);
+  return most;
 }
 
 std::string ResponseWriter::BeginChoice(uint32_t index) const {
@@ -239,7 +255,8 @@ bool ResponseWriter::NextPart(std::string& out) {
       NextOfLists(out);
       return true;
     case Part::kEnd:
-      out += "],\"usage\":" + Dump(UsageOf(usage_)) + "}";
+      out += "],\"usage\":" + Dump(UsageOf(usage_)) + ",";
+      out += Dump(TruncationOf(MostDropped())).substr(1);  // the members, and the envelope's end
       part_ = Part::kDone;
       return true;
     case Part::kDone:

@@ -1,6 +1,10 @@
 // Answers in the forms of the OpenAI API: whole, or as the events of a stream (SSE).
 //
 // A stream, put together, is the whole answer: both are made from the same pieces here.
+//
+// Beside what the API has: `truncated`, whether a window dropped anything of the prompt or the
+// answer before it was complete, and `dropped_tokens`, how many; at the top of the whole answer,
+// and of the chunk with which a choice ends.
 #pragma once
 
 #include <cstdint>
@@ -71,6 +75,7 @@ class ResponseWriter {
 
   Json Envelope(const char* object) const;
   Json Chunk(Json choice) const;
+  uint32_t MostDropped() const;
   Json LogprobsOf(const engine::Piece& piece, Choice& choice) const;
 
   const ResponseHead head_;

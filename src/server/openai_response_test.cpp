@@ -136,6 +136,40 @@ TEST(OpenAiResponse, UsageComesInAChunkOfItsOwnWhenItIsAskedFor) {
   EXPECT_FALSE(Json::parse(DataOf(without.writer.Begin())[0]).contains("usage"));
 }
 
+Piece CutPiece(uint32_t dropped_tokens, uint32_t choice) {
+  Piece piece = TextPiece("x", FinishReason::kStop, choice);
+  piece.dropped_tokens = dropped_tokens;
+  return piece;
+}
+
+TEST(OpenAiResponse, WhatAWindowDroppedIsSaidWhereAnAnswerEnds) {
+  for (const Api api : {Api::kChat, Api::kText}) {
+    Case streamed(api, 2, false), whole(api, 2, false), uncut(api, 1, false);
+    std::string events = streamed.writer.Begin() + streamed.writer.Events(CutPiece(7, 1)) +
+                         streamed.writer.Events(CutPiece(0, 0));
+    std::vector<Json> ends;
+    for (const std::string& line : DataOf(events)) {
+      const Json chunk = Json::parse(line);
+      EXPECT_EQ(chunk.contains("truncated"), !chunk["choices"][0]["finish_reason"].is_null());
+      if (chunk.contains("truncated")) ends.push_back(chunk);
+    }
+    ASSERT_EQ(ends.size(), 2u);
+    EXPECT_EQ(ends[0]["truncated"], true);
+    EXPECT_EQ(ends[0]["dropped_tokens"], 7);
+    EXPECT_EQ(ends[1]["truncated"], false);
+
+    whole.writer.Keep(CutPiece(7, 1));
+    whole.writer.Keep(CutPiece(0, 0));
+    whole.writer.SetUsage({.prompt_tokens = 9, .truncated_tokens = 4});
+    const Json answer = Whole(whole.writer);
+    EXPECT_EQ(answer["truncated"], true);
+    EXPECT_EQ(answer["dropped_tokens"], 7);
+    EXPECT_EQ(answer["usage"]["prompt_tokens_details"]["truncated_tokens"], 4);
+    uncut.writer.Keep(CutPiece(0, 0));
+    EXPECT_EQ(Whole(uncut.writer)["truncated"], false);
+  }
+}
+
 TEST(OpenAiResponse, ChatLogprobsNameTokensAndBytes) {
   Case one(Api::kChat, 1, true);
   one.writer.Keep(TokenPiece('a', -0.5f));

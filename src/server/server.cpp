@@ -22,11 +22,11 @@ uint64_t EncodingBytes(const HttpServerOptions& options) {
 // Ids that every conversation with this system prompt begins with: what two of them have in common
 // whose questions differ from the first byte on.
 Result<std::vector<TokenId>> CommonPrefix(const Service& service) {
-  TAEL_ASSIGN_OR_RETURN(std::vector<TokenId> one, service.EncodeMessages({{"user", "A"}}));
-  TAEL_ASSIGN_OR_RETURN(const std::vector<TokenId> other, service.EncodeMessages({{"user", "7"}}));
-  const auto end = std::ranges::mismatch(one, other).in1;
-  one.erase(end, one.end());
-  return one;
+  TAEL_ASSIGN_OR_RETURN(EncodedPrompt one, service.EncodeMessages({{"user", "A"}}));
+  TAEL_ASSIGN_OR_RETURN(const EncodedPrompt other, service.EncodeMessages({{"user", "7"}}));
+  const auto end = std::ranges::mismatch(one.ids, other.ids).in1;
+  one.ids.erase(end, one.ids.end());
+  return std::move(one.ids);
 }
 
 // Some templates write earlier turns differently when later ones come (they take reasoning out, or
@@ -41,11 +41,11 @@ void NoteTemplateBreak(const Service& service, const std::function<void(std::str
   if (!log || !before || !after) return;
   constexpr size_t kTolerance = 16;  // a row of the prefix index
   const auto kept =
-      static_cast<size_t>(std::ranges::mismatch(*before, *after).in1 - before->begin());
-  if (kept + kTolerance >= before->size()) return;
+      static_cast<size_t>(std::ranges::mismatch(before->ids, after->ids).in1 - before->ids.begin());
+  if (kept + kTolerance >= before->ids.size()) return;
   log("template_prefix_break: the model's template renders earlier turns differently when later "
       "ones follow; " +
-      std::to_string(before->size() - kept) + " of " + std::to_string(before->size()) +
+      std::to_string(before->ids.size() - kept) + " of " + std::to_string(before->ids.size()) +
       " tokens of a first turn are computed again with the second");
 }
 

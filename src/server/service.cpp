@@ -1,5 +1,6 @@
 #include "server/service.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "text/prompt.h"
@@ -18,8 +19,7 @@ Charge ChargeFor(const Service& service, uint64_t text_bytes) {
 
 }  // namespace
 
-Result<std::vector<TokenId>> Service::EncodeMessages(
-    std::vector<text::ChatMessage> messages) const {
+Result<EncodedPrompt> Service::EncodeMessages(std::vector<text::ChatMessage> messages) const {
   if (chat_template == nullptr) return no_template;
   if (!system_prompt.empty() && (messages.empty() || messages.front().role != "system")) {
     messages.insert(messages.begin(), {"system", system_prompt});
@@ -29,7 +29,18 @@ Result<std::vector<TokenId>> Service::EncodeMessages(
   const std::lock_guard lock(encoding);
   const Charge charge = ChargeFor(*this, num_bytes);
   TAEL_ASSIGN_OR_RETURN(const auto chat, chat_template->Render(messages, true));
-  return text::EncodeChat(engine.tokenizer(), chat);
+  EncodedPrompt out{.ids = text::EncodeChat(engine.tokenizer(), chat)};
+  if (!messages.empty()) out.system_tokens = SystemTokens(messages.front(), out.ids);
+  return out;
+}
+
+// What the template makes of the system message alone begins every prompt that has it.
+uint32_t Service::SystemTokens(const text::ChatMessage& first, std::span<const TokenId> ids) const {
+  if (first.role != "system" || !engine.plan().is_endless()) return 0;
+  const auto chat = chat_template->Render({first}, false);
+  if (!chat) return 0;  // some templates want a user
+  const std::vector<TokenId> system = text::EncodeChat(engine.tokenizer(), *chat);
+  return static_cast<uint32_t>(std::ranges::mismatch(system, ids).in1 - system.begin());
 }
 
 std::vector<TokenId> Service::EncodeText(const std::string& text) const {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,13 +23,20 @@ namespace tael::server {
 // Measured with the worst texts: digits in a SentencePiece vocabulary take 58 bytes each.
 inline constexpr uint64_t kBytesPerEncodedByte = 64;
 
+// A prompt as the model reads it.
+struct EncodedPrompt {
+  std::vector<TokenId> ids;
+  // Of the ids, first: the system prompt, where there is a window that could drop it.
+  uint32_t system_tokens = 0;
+};
+
 struct Service {
   Service(engine::Engine& e, engine::Scheduler& s) : engine(e), scheduler(s) {}
 
   // The ids of a conversation, with the server's own system prompt in front of one that has none,
   // ready for the assistant's next words. Fails: as ChatTemplate::Render(); kUnsupported in a build
   // that renders no templates.
-  Result<std::vector<TokenId>> EncodeMessages(std::vector<text::ChatMessage> messages) const;
+  Result<EncodedPrompt> EncodeMessages(std::vector<text::ChatMessage> messages) const;
   // The ids of a raw prompt: control tokens parsed, BOS where the file says so.
   std::vector<TokenId> EncodeText(const std::string& text) const;
   // Without BOS.
@@ -51,6 +59,9 @@ struct Service {
                               std::chrono::system_clock::now().time_since_epoch())
                               .count();
   Metrics metrics;
+
+ private:
+  uint32_t SystemTokens(const text::ChatMessage& first, std::span<const TokenId> ids) const;
 };
 
 }  // namespace tael::server

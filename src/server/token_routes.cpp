@@ -42,9 +42,9 @@ HttpResponse Tokenize(Service& service, HttpRequest& request) {
     if (auto wrong = ParseMessages(*messages, parsed)) return ToResponse(*wrong);
     fields.RefuseOthers();
     if (error) return ToResponse(*error);
-    const auto ids = service.EncodeMessages(std::move(parsed));
-    if (!ids) return ToResponse(ApiErrorOf(ids.error(), "messages"));
-    return Ids(service, *ids);
+    const auto prompt = service.EncodeMessages(std::move(parsed));
+    if (!prompt) return ToResponse(ApiErrorOf(prompt.error(), "messages"));
+    return Ids(service, prompt->ids);
   }
   const std::string* content = ContentOf(fields);
   const bool parse_special = fields.Bool("parse_special").value_or(true);
