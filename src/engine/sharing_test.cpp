@@ -5,10 +5,12 @@
 
 #include <array>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/kv_types.h"
 #include "engine/prefix_context.h"
 #include "engine/testing.h"
 #include "kv/snapshot.h"
@@ -28,7 +30,8 @@ constexpr uint32_t kChunk = 16;
 
 std::unique_ptr<Engine> MakeEngine(const std::string& name,
                                    exec::Compute compute = exec::Compute::kFast,
-                                   const kv::WindowPolicy& window = {}) {
+                                   const kv::WindowPolicy& window = {},
+                                   std::optional<kernels::KvTypes> types = {}) {
   return CreateEngine({.model_path = Tiny(name),
                        .budget_bytes = 600u << 20,
                        .num_threads = 2,
@@ -36,6 +39,7 @@ std::unique_ptr<Engine> MakeEngine(const std::string& name,
                        .max_sessions = 16,
                        .chunk_tokens = kChunk,
                        .compute = compute,
+                       .kv_type = types,
                        .window = window});
 }
 
@@ -70,6 +74,14 @@ std::unique_ptr<kv::PrefixIndex> MakeIndex(Engine& engine, uint64_t max_bytes) {
 // Full attention; local and global layers; a window on every layer; layers without rotation.
 const std::array<const char*, 6> kModels = {"llama_gqa", "qwen3",         "gemma2",
                                             "gemma3",    "mistral_swa24", "smollm3"};
+
+const std::array<kv::WindowPolicy, 4> kPolicies = {{{},
+                                                    {40, 4, kv::WindowShape::kUniform},
+                                                    {64, 20, kv::WindowShape::kUniform},
+                                                    {64, 4, kv::WindowShape::kLayered}}};
+const std::array<kernels::KvTypes, 3> kKvTypes = {
+    kernels::KvTypes{kernels::KvType::kF16}, kernels::KvTypes{kernels::KvType::kQ8},
+    kernels::KvTypes{kernels::KvType::kQ8, kernels::KvType::kQ4}};
 
 // ---- forks ----
 
@@ -136,9 +148,10 @@ struct Prefixes : testing::Test {
   std::unique_ptr<Engine> engine;
   std::unique_ptr<kv::PrefixIndex> index;
 
-  void Make(const char* name, exec::Compute compute, const kv::WindowPolicy& window = {}) {
+  void Make(const char* name, exec::Compute compute, const kv::WindowPolicy& window = {},
+            std::optional<kernels::KvTypes> types = {}) {
     index.reset();
-    engine = MakeEngine(name, compute, window);
+    engine = MakeEngine(name, compute, window, types);
     ASSERT_NE(engine, nullptr);
     index = MakeIndex(*engine, engine->pool().Stats().capacity_bytes * 3 / 4);
   }
@@ -193,14 +206,59 @@ TEST_F(Prefixes, EveryAnswerIsThatOfAColdRun) {
   }
 }
 
-TEST_F(Prefixes, EveryAnswerIsThatOfAColdRunInAWindowToo) {
-  using enum kv::WindowShape;
+TEST_F(Prefixes, EveryAnswerIsThatOfAColdRunInEveryWindowAndKvType) {
   for (const char* name : kModels) {
-    for (const kv::WindowPolicy& window :
-         {kv::WindowPolicy{40, 4, kUniform}, {64, 20, kUniform}, {64, 4, kLayered}}) {
-      SCOPED_TRACE(std::string(name) + ", a window of " + std::to_string(window.tokens));
-      Make(name, exec::Compute::kFast, window);
-      ExpectColdAnswers();
+    for (const kv::WindowPolicy& window : kPolicies) {
+      for (const kernels::KvTypes types : kKvTypes) {
+        SCOPED_TRACE(std::string(name) + ", " + NameOf(types) + ", a window of " +
+                     std::to_string(window.tokens));
+        Make(name, exec::Compute::kFast, window, types);
+        ExpectColdAnswers();
+      }
+    }
+  }
+}
+
+// The bytes of every block that a session holds.
+std::vector<std::vector<std::byte>> BytesOf(const Engine& engine, const Session& session) {
+  std::vector<std::vector<std::byte>> out;
+  const auto& groups = engine.plan().geometry.groups;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    for (const kv::BlockId block :
+         session.sequence().table(kv::GroupId{static_cast<uint32_t>(i)})) {
+      if (block == kv::kNullBlock) continue;
+      const std::byte* data = engine.pool().data(block);
+      out.emplace_back(data, data + groups[i].block_bytes);
+    }
+  }
+  return out;
+}
+
+TEST_F(Prefixes, BlocksOfOthersKeepEveryByteWhileASequenceEvictsAndShrinks) {
+  for (const kv::WindowPolicy& window : kPolicies) {
+    for (const kernels::KvTypes types : kKvTypes) {
+      SCOPED_TRACE(NameOf(types) + ", a window of " + std::to_string(window.tokens));
+      Make("llama_gqa", exec::Compute::kFast, window, types);
+      const auto prompt = RandomTokens(38, 1);
+      Session donor = engine->NewSession();
+      Feed(donor, prompt);
+      index->Publish(prompt, kSalt, donor.sequence());
+      const auto before = BytesOf(*engine, donor);
+      Session adopted = engine->NewSession();
+      ASSERT_EQ(adopted.Adopt(*index, prompt, kSalt, 37), 32u);
+      Feed(adopted, std::span(prompt).subspan(32));
+      Session fork = donor.Fork();
+      for (Session* session : {&adopted, &fork}) {
+        Feed(*session, RandomTokens(70, 2));
+        session->LimitWindow(24);
+        Decode(*session, RandomTokens(40, 3));
+        session->LimitWindow(0);
+        Decode(*session, RandomTokens(20, 4));
+      }
+      EXPECT_EQ(BytesOf(*engine, donor), before);
+      Session cold = engine->NewSession();
+      Feed(cold, prompt);
+      EXPECT_EQ(Answer(donor, {}), Answer(cold, {}));
     }
   }
 }

@@ -278,5 +278,89 @@ TEST_F(SharingTest, ManyForksNeverSeeEachOther) {
   }
 }
 
+// Two windows with sinks of their own, which memory pressure narrows and lets grow again.
+struct WindowSharingTest : SharingTest {
+  struct Fork {
+    Sequence sequence;
+    std::vector<TokenId> text;
+  };
+  std::vector<Fork> forks;
+  std::mt19937 random{12};
+
+  void SetUp() override {
+    geometry.groups[0].shape = {.window = 96, .sinks = 4};
+    geometry.groups[1].shape = {.window = 64, .sinks = 20};
+    pool = TestPool(budget, geometry, 256);
+  }
+  size_t Below(size_t n) { return static_cast<size_t>(random() % n); }
+  void Begin() {
+    forks.push_back({Sequence(geometry, *pool), {}});
+    if (Below(3) == 0) forks.back().sequence.PinFirst(static_cast<uint32_t>(Below(60)));
+  }
+  void End(Fork& fork) {
+    std::swap(fork, forks.back());
+    forks.pop_back();
+  }
+  static void GoBack(Fork& fork, uint32_t length) {
+    if (!fork.sequence.CanTruncate(length)) return;
+    fork.sequence.Truncate(length);
+    fork.text.resize(length);
+  }
+  void GoOn(Fork& fork, int first_id) {
+    const auto longer = Branch(fork.text, fork.text.size(), first_id, Below(40));
+    if (longer.size() < 600 && Feed(fork.sequence, longer, longer.size())) fork.text = longer;
+  }
+  void ExpectEveryForkReadsItsText(int step) const {
+    std::vector<const Sequence*> all;
+    for (const Fork& each : forks) {
+      ASSERT_TRUE(Holds(each.sequence, each.text)) << "step " << step;
+      all.push_back(&each.sequence);
+    }
+    ASSERT_EQ(UniqueBytes(all), pool->Stats().block_bytes_in_use);
+  }
+};
+
+TEST_F(WindowSharingTest, WhatOneDropsStaysWithTheOthers) {
+  const auto text = Text(0, 90);
+  const Sequence first = Fed(text);
+  Sequence second = first.Fork();
+  const auto more = Branch(text, 90, 1000, 200);
+  ASSERT_TRUE(Feed(second, more, more.size()).has_value());
+  second.LimitWindow(32);
+  EXPECT_TRUE(Holds(second, more));
+  EXPECT_TRUE(Holds(first, text));
+  for (const GroupId group : {kFull, kLocal}) {
+    EXPECT_EQ(pool->refs(first.table(group)[0]), 2u);  // a sink of both
+    EXPECT_EQ(pool->refs(first.table(group)[3]), 1u);
+    EXPECT_EQ(second.table(group)[3], kNullBlock);
+  }
+}
+
+// Forks of forks that write, evict, shrink, grow, truncate and die in any order. A freed block
+// reads as poison, a write to a shared one is refused, and each always reads its own text.
+TEST_F(WindowSharingTest, ManyForksWhoseWindowsShrinkNeverSeeEachOther) {
+  constexpr size_t kMostForks = 8;
+  for (int step = 0; step < 20000; ++step) {
+    if (forks.empty() || (forks.size() < kMostForks && Below(10) == 0)) Begin();
+    Fork& fork = forks[Below(forks.size())];
+    const size_t dice = Below(12);
+    if (dice == 0) {
+      End(fork);
+    } else if (dice < 3 && forks.size() < kMostForks) {
+      Fork copy{fork.sequence.Fork(), fork.text};
+      forks.push_back(std::move(copy));
+    } else if (dice == 3) {
+      GoBack(fork, static_cast<uint32_t>(Below(fork.text.size() + 1)));
+    } else if (dice == 4) {
+      fork.sequence.LimitWindow(std::array<uint32_t, 3>{0, 32, 50}[Below(3)]);
+    } else {
+      GoOn(fork, 100 * step);
+    }
+    if (step % 10 == 0) ExpectEveryForkReadsItsText(step);
+    ASSERT_FALSE(HasFatalFailure());
+  }
+  forks.clear();
+}
+
 }  // namespace
 }  // namespace tael::kv

@@ -1,9 +1,11 @@
-// Memory that creeps: what a process holds after each stage of its life, against a table; and after
-// thousands of sessions, against what it held after fifty.
+// Memory that creeps: what a process holds after each stage of its life, against a table; after
+// thousands of sessions, against what it held after fifty; and after a text of many windows,
+// against what one window takes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/generation.h"
 #include "engine/testing.h"
 #include "golden/testing.h"
 #include "mem/process_memory.h"
@@ -124,6 +127,68 @@ TEST(MemoryOverTime, SessionsThatComeAndGoLeaveNothing) {
     std::printf("%d sessions: %.0f bytes more than after %d\n", cycles, growth, settled);
   }
   EXPECT_LT(Resident(), before + (uint64_t{8} << 20)) << "after unloading";
+}
+
+// A text of so many turns of 100 tokens in a window of 64, eight times what the model was trained
+// for. At full length with a real model, and speed: bench/micro/endless_main.cpp.
+class EndlessText {
+ public:
+  explicit EndlessText(Engine& engine) : session_(engine.NewSession()) {
+    options_.max_tokens = 100;
+    options_.sampler.temperature = 1;
+    options_.sampler.seed = 3;
+    options_.ignore_eos = true;
+    options_.logprobs = 0;
+  }
+  // Bytes of the blocks that the sequence held, the most after any turn.
+  uint64_t Go(int turns) {
+    uint64_t most = 0;
+    for (int i = 0; i < turns; ++i) {
+      text_.push_back(TokenId{60 + i % 200});
+      const auto result = Generate(session_, text_, options_);
+      EXPECT_TRUE(result.has_value()) << (result ? "" : result.error().Message());
+      if (!result) return 0;
+      text_.insert(text_.end(), result->tokens.begin(), result->tokens.end());
+      for (const sample::LogProbs& one : result->logprobs) EXPECT_TRUE(std::isfinite(one.logprob));
+      most = std::max(most, session_.sequence().bytes_in_use());
+    }
+    return most;
+  }
+  const Session& session() const { return session_; }
+
+ private:
+  Session session_;
+  GenerateOptions options_;
+  std::vector<TokenId> text_;
+};
+
+TEST(MemoryOverTime, ATextWithoutAnEndHoldsWhatItsWindowHolds) {
+  constexpr uint32_t kWindow = 64;
+  for (const kernels::KvType type : {kernels::KvType::kF16, kernels::KvType::kQ8}) {
+    EngineOptions options;
+    options.model_path = std::string(TAEL_TEST_DATA) + "/tiny/qwen3.gguf";
+    options.budget_bytes = uint64_t{200} << 20;
+    options.num_threads = 2;
+    options.context_length = 128;
+    options.kv_type = type;
+    options.window = {.tokens = kWindow, .sinks = 4, .shape = kv::WindowShape::kUniform};
+    const auto engine = CreateEngine(options);
+    ASSERT_NE(engine, nullptr);
+    EndlessText text(*engine);
+    // 16 turns of 101 tokens end at every place in a block.
+    const uint64_t first = text.Go(16);
+    const uint64_t resident = Resident();
+    text.Go(16);
+    const uint64_t last = text.Go(16);
+    EXPECT_GT(text.session().length(), 9 * engine->plan().trained_context);
+    EXPECT_EQ(text.session().dropped_tokens(), text.session().length() - kWindow);
+    EXPECT_EQ(last, first);
+    EXPECT_EQ(engine->pool().Stats().block_bytes_in_use, text.session().sequence().bytes_in_use());
+    // The ids, and 12 bytes of tables for each group and 16 tokens.
+    if (kOwnHeap) {
+      EXPECT_LT(Resident(), resident + (uint64_t{512} << 10));
+    }
+  }
 }
 
 }  // namespace

@@ -27,12 +27,13 @@ constexpr uint32_t kContext = 1024;
 constexpr size_t kChunk = 64;
 
 std::unique_ptr<engine::Engine> MakeEngine(const std::string& model, exec::Compute compute,
-                                           KvTypes types) {
+                                           KvTypes types, const kv::WindowPolicy& window = {}) {
   return engine::CreateEngine({.model_path = RealModel(model),
                                .context_length = kContext,
                                .logit_rows = kChunk,
                                .compute = compute,
-                               .kv_type = types});
+                               .kv_type = types,
+                               .window = window});
 }
 
 std::vector<TokenId> MobyIds(const engine::Engine& engine, size_t count) {
@@ -94,24 +95,45 @@ class KvTypesOfRealModels : public testing::TestWithParam<const char*> {
     }
   }
 
-  // Over the first 640 ids of the book, scored from 128 on.
-  Distance DistanceOf(KvTypes types, const char* name) {
-    constexpr size_t kIds = 640, kScoreFrom = 128;
-    Distance distance;
-    const auto f16 = MakeEngine(GetParam(), exec::Compute::kReference, KvType::kF16);
-    const auto other = MakeEngine(GetParam(), exec::Compute::kReference, types);
-    if (f16 == nullptr || other == nullptr) return distance;
+  struct Other {
+    KvTypes types;
+    const char* name;
+    kv::WindowPolicy window = {};
+  };
+
+  // Over the first 640 ids of the book, scored from some position on: from f16 with a window, or
+  // none, to the others.
+  std::vector<Distance> DistancesOf(const std::vector<Other>& others,
+                                    const kv::WindowPolicy& window = {}, size_t score_from = 128) {
+    constexpr size_t kIds = 640;
+    std::vector<Distance> distances(others.size());
+    const auto f16 = MakeEngine(GetParam(), exec::Compute::kReference, KvType::kF16, window);
+    if (f16 == nullptr) return distances;
     const std::vector<TokenId> ids = MobyIds(*f16, kIds);
     EXPECT_EQ(ids.size(), kIds);
-    engine::Session a = f16->NewSession(), b = other->NewSession();
+    std::vector<Rows> want;
+    engine::Session from = f16->NewSession();
     for (size_t done = 0; done < ids.size(); done += kChunk) {
-      const auto some = std::span(ids).subspan(done, kChunk);
-      const Rows want = Feed(a, some), got = Feed(b, some);
-      for (size_t i = 0; i < some.size() && done >= kScoreFrom; ++i) distance.Add(want[i], got[i]);
+      want.push_back(Feed(from, std::span(ids).subspan(done, kChunk)));
     }
-    distance.bytes_share = BytesShare(b, a);
-    Print(GetParam(), name, distance);
-    return distance;
+    for (size_t o = 0; o < others.size(); ++o) {
+      const auto other =
+          MakeEngine(GetParam(), exec::Compute::kReference, others[o].types, others[o].window);
+      if (other == nullptr) continue;
+      engine::Session to = other->NewSession();
+      for (size_t done = 0; done < ids.size(); done += kChunk) {
+        const Rows got = Feed(to, std::span(ids).subspan(done, kChunk));
+        for (size_t i = 0; i < got.size() && done >= score_from; ++i) {
+          distances[o].Add(want[done / kChunk][i], got[i]);
+        }
+      }
+      distances[o].bytes_share = BytesShare(to, from);
+      Print(GetParam(), others[o].name, distances[o]);
+    }
+    return distances;
+  }
+  Distance DistanceOf(KvTypes types, const char* name) {
+    return DistancesOf({{types, name}}).at(0);
   }
 
   // 400 greedy tokens of the fast path with f16, each then fed to both, one by one.
@@ -146,6 +168,40 @@ TEST_P(KvTypesOfRealModels, FourBitValuesCostLittleAtTwoFifthsOfTheBytes) {
   const Distance distance = DistanceOf(kK8V4, "k8v4");
   EXPECT_LE(distance.mean_kl(), 0.015);
   EXPECT_LE(distance.bytes_share, 0.42);
+}
+
+// What --kv-type-k and --kv-type-v can put together beside those (ACCEPTANCE D1).
+TEST_P(KvTypesOfRealModels, AMixtureCostsNoMoreThanItsCoarserHalf) {
+  const auto found = DistancesOf({{{KvType::kQ8, KvType::kF16}, "k q8, v f16"},
+                                  {{KvType::kF16, KvType::kQ8}, "k f16, v q8"},
+                                  {{KvType::kF16, KvType::kQ4}, "k f16, v q4"}});
+  EXPECT_LE(found[0].mean_kl(), 0.002);
+  EXPECT_LE(found[1].mean_kl(), 0.002);
+  EXPECT_LE(found[2].mean_kl(), 0.02);
+}
+
+// The same in a window, which both sides have: what it costs by itself is not counted. Of 384
+// tokens a few more may be near ties than of many.
+TEST_P(KvTypesOfRealModels, InAWindowTheyCostNoMore) {
+  const kv::WindowPolicy window = {.tokens = 256, .sinks = 4, .shape = kv::WindowShape::kUniform};
+  const auto found = DistancesOf(
+      {{KvType::kQ8, "q8, uniform", window}, {kK8V4, "k8v4, uniform", window}}, window, 256);
+  EXPECT_LE(found[0].mean_kl(), 0.002);
+  EXPECT_GE(found[0].top1(), 0.97);
+  EXPECT_LE(found[1].mean_kl(), 0.02);
+  EXPECT_GE(found[1].top1(), 0.9);
+}
+
+// Smaller blocks hold more layers, so that a layered window climbs in fewer steps: what types add
+// to its damage is judged against all of the KV.
+TEST_P(KvTypesOfRealModels, InALayeredWindowTheyAddLittleToWhatItCosts) {
+  const kv::WindowPolicy window = {.tokens = 256, .sinks = 4, .shape = kv::WindowShape::kLayered};
+  const auto found = DistancesOf({{KvType::kF16, "f16, layered against all", window},
+                                  {KvType::kQ8, "q8, layered against all", window},
+                                  {kK8V4, "k8v4, layered against all", window}},
+                                 {}, 384);
+  EXPECT_LE(found[1].mean_kl(), 1.1 * found[0].mean_kl() + 0.002);
+  EXPECT_LE(found[2].mean_kl(), 1.1 * found[0].mean_kl() + 0.02);
 }
 
 // With 8-bit activations a value on the edge between two steps flips with any noise, so near ties
