@@ -95,6 +95,8 @@ def matrix_section(table, model):
     lines = [f"## {title_of(model)}", ""]
     if full:
         lines += [f"All of it in f16: {megabytes(full['full_kv_bytes_peak'])}.", ""]
+    if any(text.one_group for text in TEXTS if text.model == model):
+        lines += ["Its layers without a window of their own share a group: layered windows are uniform ones.", ""]
     headings = ("type", "policy", *(f"KL, {window} tokens" for window in WINDOWS),
                 *(f"KV, {window}" for window in WINDOWS))
     return [*lines, markdown_table(headings, rows, words=2), ""]
