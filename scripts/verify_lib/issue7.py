@@ -53,6 +53,16 @@ def freed(_):
     del os.environ["TAEL_TEST_FULL"]
 
 
+def vanishing(_):
+    """H3: the network goes away under a client that reads and one that waits."""
+    done = run(["ctest", "--test-dir", "build/dev", "-R", "server.test_leaving", "-V"],
+               env={**os.environ, "TAEL_TEST_FULL": "1"})
+    found = re.search(r"^.*(test_is_noticed_while_it_reads_and_while_it_waits .*)$", done.stdout,
+                      re.MULTILINE)
+    line("H3: clients whose network is gone are noticed within 45 s, queued and in decode",
+         bool(found) and found[1].endswith("... ok"), found[1] if found else done.stdout[-300:])
+
+
 def storm(paths):
     """500 clients of every kind, 10 minutes, in a cage as large as the smallest budget."""
     import cage
@@ -83,9 +93,10 @@ def storm(paths):
 
 
 LINES = {"clients": clients, "scheduling": scheduling, "accounts": accounts, "freed": freed,
-         "storm": storm}
+         "vanishing": vanishing, "storm": storm}
 
 
 def presets(chosen):
-    presets_of = {"scheduling": ["bench"], "accounts": ["dev"], "freed": ["dev"]}
+    presets_of = {"scheduling": ["bench"], "accounts": ["dev"], "freed": ["dev"],
+                  "vanishing": ["dev"]}
     return sorted({preset for name in chosen for preset in presets_of.get(name, ["release"])})

@@ -1,11 +1,17 @@
 """Clients that leave, and clients that read slowly (ACCEPTANCE H3)."""
 
+import json
+import os
+import pathlib
 import socket
+import subprocess
+import sys
 import threading
 import time
 import unittest
 
-from support import ServerCase, not_under_sanitizers, raw, read_until, reset, wait_for
+from support import (Case, ServerCase, not_under_sanitizers, raw, read_until, reset, templated,
+                     wait_for)
 
 TEXT = "/v1/completions"
 LONG = {"prompt": "hello", "max_tokens": 100_000, "temperature": 0, "ignore_eos": True}
@@ -133,6 +139,24 @@ class Neighbours(ServerCase):
         slow.settimeout(60)
         read_until(slow, b"[DONE]")
         self.assertEqual(self.server.metric("tael_requests_slow_reader_total"), 0)
+
+
+class Vanishing(Case):
+    """A client whose network is gone says no word, and none comes back from it."""
+
+    def test_is_noticed_while_it_reads_and_while_it_waits(self):
+        if "TAEL_TEST_FULL" not in os.environ:
+            self.skipTest("takes 50 seconds: set TAEL_TEST_FULL")
+        own_network = ["unshare", "--net", sys.executable, "-B"]
+        if subprocess.run([*own_network, "-c", ""], capture_output=True, check=False).returncode != 0:
+            self.skipTest("no network namespaces here")
+        script = pathlib.Path(__file__).with_name("vanishing.py")
+        done = subprocess.run([*own_network, script, templated(self.folder, 400_000)],
+                              capture_output=True, check=False, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stderr.decode())
+        found = json.loads(done.stdout)
+        self.assertGreater(found["blocks_before"], 0)
+        self.assertEqual((found["blocks"], found["queued"], found["answers"]), (0, 0, 200))
 
 
 if __name__ == "__main__":
