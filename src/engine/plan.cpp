@@ -39,6 +39,7 @@ constexpr uint64_t kOtherThreads = 1;
 // Shortest context that is worth starting for.
 constexpr uint32_t kMinContext = 256;
 constexpr uint64_t kTargetSlabBytes = kMiB;
+constexpr uint64_t kMostSlots = 64;  // of a slab (block_pool.h)
 // Bitmaps and reference counts of a slab's 64 slots, rounded up (block_pool.h).
 constexpr uint64_t kBookkeepingPerSlab = 512;
 
@@ -85,13 +86,17 @@ uint64_t LargestBlock(const kv::Geometry& geometry) {
   return largest;
 }
 
-uint64_t SlabBytes(const kv::Geometry& geometry) {
-  const uint64_t largest = LargestBlock(geometry);
+uint64_t SmallestBlock(const kv::Geometry& geometry) {
   uint64_t smallest = kTargetSlabBytes;
   for (const kv::LayerGroup& group : geometry.groups) {
     smallest = std::min<uint64_t>(smallest, group.block_bytes);
   }
-  const uint64_t target = std::max(4 * largest, std::min(kTargetSlabBytes, 64 * smallest));
+  return smallest;
+}
+
+uint64_t SlabBytes(const kv::Geometry& geometry) {
+  const uint64_t largest = LargestBlock(geometry), smallest = SmallestBlock(geometry);
+  const uint64_t target = std::max(4 * largest, std::min(kTargetSlabBytes, kMostSlots * smallest));
   return RoundUp<uint64_t>(CeilDiv(target, largest) * largest, mem::PageSize());
 }
 
@@ -309,6 +314,8 @@ class Planner {
     const uint64_t small = plan_.slab_bytes, large = mem::LargePageBytes();
     const uint64_t least = kBlocksPerLargePage * LargestBlock(plan_.geometry);
     if (plan_.budget_bytes < kLargePageBudget || large < least) return;
+    // So many small blocks as a slab has at most would leave a part of each page unused.
+    if (kMostSlots * SmallestBlock(plan_.geometry) < large - large / 16) return;
     plan_.slab_bytes = large;
     if (Fill(LeastContext()).fits()) return;
     plan_.slab_bytes = small;

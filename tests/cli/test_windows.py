@@ -48,6 +48,12 @@ class Windows(Case):
         self.assertLess(windowed["kv_bytes"], off["kv_bytes"])
         self.assertIn(b"64 tokens are kept", self.ok(*plan, "--window", 64).out)
 
+    def test_small_blocks_do_not_leave_large_pages_empty(self):
+        plan = ["plan", "-m", MODEL, "--ctx", 512, "--window", 64]
+        small, large = (self.json_of(*plan, "--budget", budget)["kv_bytes"]
+                        for budget in ("900M", "2G"))  # from 1 GiB on there are pages of 2 MiB
+        self.assertLessEqual(large, 1.07 * small)
+
     def test_eval_compares_a_window_with_all_of_the_kv(self):
         file = self.folder / "ids.json"
         file.write_text(self.ids(260))
