@@ -100,6 +100,13 @@ Result<kernels::KvType> ParseValueType(const std::string& text) {
 }
 
 // Whether all KV memory is taken at start.
+Result<mem::Backing> ParsePoolBacking(const std::string& text) {
+  if (text == "private") return mem::Backing::kPrivate;
+  if (text == "memfd") return mem::Backing::kMemoryFile;
+  return Error{ErrorCode::kInvalidArgument, "unknown memory for KV",
+               text + "; use private or memfd"};
+}
+
 Result<bool> ParsePoolCommit(const std::string& text) {
   if (text == "lazy") return false;
   if (text == "eager") return true;
@@ -252,6 +259,12 @@ void AddModelFlags(CLI::App* app, ModelFlags& model) {
                   [&model](bool commit) { model.commit_kv = commit; })
       ->type_name("WHEN")
       ->default_str("lazy");
+  AddParsed<mem::Backing>(app, "--pool-backing",
+                          "KV memory is private, or a memory file (memfd) that can be mapped again",
+                          ParsePoolBacking,
+                          [&model](mem::Backing backing) { model.kv_backing = backing; })
+      ->type_name("HOW")
+      ->default_str("private");
   app->add_flag("--mlock", model.lock_weights,
                 "Keep the system from dropping weights; a warning where it refuses");
 }

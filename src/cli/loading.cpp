@@ -60,6 +60,7 @@ engine::EngineOptions ToEngineOptions(const ModelFlags& flags, engine::EngineOpt
   options.kv_type = KvTypesOf(flags);
   options.kv_auto = flags.kv_auto;
   options.commit_kv = flags.commit_kv;
+  options.kv_backing = flags.kv_backing;
   options.lock_weights = flags.lock_weights;
   options.window = flags.window;
   return options;

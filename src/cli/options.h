@@ -31,6 +31,7 @@ struct ModelFlags {
   bool kv_auto = true;  // without kv_type: by layer (engine/kv_types.h)
   std::optional<kernels::KvType> kv_type_k, kv_type_v;  // instead of kv_type's
   bool commit_kv = false;
+  mem::Backing kv_backing = mem::Backing::kPrivate;
   bool lock_weights = false;
   kv::WindowPolicy window;  // of no tokens: off
 };

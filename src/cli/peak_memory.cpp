@@ -35,7 +35,7 @@ void PeakMemory::TakeSample() {
 void PeakMemory::SampleAnon() {
   const auto memory = mem::ReadProcessMemory();
   if (!memory) return;
-  const uint64_t bytes = memory->rss_anon_bytes + memory->rss_shmem_bytes;
+  const uint64_t bytes = memory->unbacked_bytes();
   rss_anon_bytes_.store(std::max(rss_anon_bytes_.load(), bytes));
 }
 

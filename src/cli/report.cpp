@@ -108,8 +108,8 @@ std::string MemoryTable(const engine::Engine& engine) {
   table += format("sum", ledger.used_bytes, ledger.reserved_bytes, ledger.high_water_bytes);
   const mem::ProcessMemory process = ProcessMemoryOrZero();
   return table + "budget " + FormatSize(ledger.limit_bytes) + "; the kernel counts " +
-         FormatSize(process.rss_anon_bytes) + " anonymous, " + FormatSize(process.rss_file_bytes) +
-         " of files\n";
+         FormatSize(process.unbacked_bytes()) + " anonymous, " +
+         FormatSize(process.rss_file_bytes) + " of files\n";
 }
 
 std::string MemoryLine(const engine::Engine& engine) {
@@ -117,7 +117,7 @@ std::string MemoryLine(const engine::Engine& engine) {
   const mem::ProcessMemory process = ProcessMemoryOrZero();
   return "memory: budget " + FormatSize(ledger.limit_bytes) + ", reserved " +
          FormatSize(ledger.reserved_bytes) + ", used " + FormatSize(ledger.used_bytes) +
-         "; anonymous " + FormatSize(process.rss_anon_bytes) + ", files " +
+         "; anonymous " + FormatSize(process.unbacked_bytes()) + ", files " +
          FormatSize(process.rss_file_bytes) + "; keys and values in " +
          engine::DescribeKvTypes(engine.plan().geometry);
 }

@@ -94,6 +94,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   pool.poison_freed = options.poison_freed;
   pool.large_pages = engine->plan_.workspace.large_pages;  // if the plan made slabs of that size
   pool.commit_all = options.commit_kv;
+  pool.backing = options.kv_backing;
   TAEL_ASSIGN_OR_RETURN(engine->pool_, kv::BlockPool::Create(*engine->budget_, std::move(pool)));
   TAEL_ASSIGN_OR_RETURN(
       engine->forward_,

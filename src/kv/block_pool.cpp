@@ -112,7 +112,7 @@ Status BlockPool::Init(mem::MemoryBudget& budget, const PoolOptions& options) {
   if (num_slabs >= ToUint(kNullBlock) / kSlotsPerSlab) {
     return BadOptions(std::to_string(num_slabs) + " slabs are more than block ids can name");
   }
-  TAEL_RETURN_IF_ERROR(ReserveMemory(budget, num_slabs * slab_bytes_));
+  TAEL_RETURN_IF_ERROR(ReserveMemory(budget, num_slabs * slab_bytes_, options.backing));
   slabs_ = std::vector<Slab>(num_slabs);
   refs_ = std::vector<std::atomic<uint32_t>>(num_slabs * kSlotsPerSlab);
   num_free_slabs_ = static_cast<uint32_t>(num_slabs);
@@ -154,7 +154,8 @@ Status BlockPool::MakeBins(const PoolOptions& options) {
   return {};
 }
 
-Status BlockPool::ReserveMemory(mem::MemoryBudget& budget, uint64_t capacity_bytes) {
+Status BlockPool::ReserveMemory(mem::MemoryBudget& budget, uint64_t capacity_bytes,
+                                mem::Backing backing) {
   const uint64_t num_slabs = capacity_bytes / slab_bytes_;
   const uint64_t heap = num_slabs * (sizeof(Slab) + kSlotsPerSlab * sizeof(refs_[0]));
   TAEL_ASSIGN_OR_RETURN(reservation_, budget.Reserve(mem::MemoryTag::kKv, capacity_bytes));
@@ -162,7 +163,7 @@ Status BlockPool::ReserveMemory(mem::MemoryBudget& budget, uint64_t capacity_byt
   // Aligned to the largest page size in use on our targets, so that injected sizes hold as well.
   constexpr size_t kRangeAlign = 64 * 1024;
   const size_t align = large_pages_ ? mem::LargePageBytes() : kRangeAlign;
-  TAEL_ASSIGN_OR_RETURN(range_, mem::AnonymousMapping::Create(capacity_bytes, align));
+  TAEL_ASSIGN_OR_RETURN(range_, mem::AnonymousMapping::Create(capacity_bytes, align, backing));
   if (large_pages_) {
     range_.UseLargePages();
   } else {

@@ -49,6 +49,7 @@ struct PoolOptions {
   bool poison_freed = false;        // debugging: freed blocks read as NaN, and stay mapped
   bool large_pages = false;         // where the system has them and they divide a slab
   bool commit_all = false;          // all pages now and for good, instead of as blocks are used
+  mem::Backing backing = mem::Backing::kPrivate;
 };
 
 struct PoolStats {
@@ -163,7 +164,7 @@ class BlockPool {
   BlockPool() = default;
   Status Init(mem::MemoryBudget& budget, const PoolOptions& options);
   Status MakeBins(const PoolOptions& options);
-  Status ReserveMemory(mem::MemoryBudget& budget, uint64_t capacity_bytes);
+  Status ReserveMemory(mem::MemoryBudget& budget, uint64_t capacity_bytes, mem::Backing backing);
   void CommitSlab(Slab& slab);
   uint64_t committed_bytes() const { return commit_all_ ? range_.size() : touched_bytes_; }
 

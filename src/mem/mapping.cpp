@@ -234,7 +234,18 @@ size_t LargePageBytes() {
   return bytes <= kMost && std::has_single_bit(bytes) ? bytes : 0;
 }
 
-Result<AnonymousMapping> AnonymousMapping::Create(size_t bytes, size_t alignment) {
+namespace {
+
+// A file of `bytes` zeros that has no name and takes no memory yet.
+FileDescriptor MemoryFile(size_t bytes) {
+  FileDescriptor file(FaultHere(FaultKind::kMap) ? -1 : ::memfd_create("tael", MFD_CLOEXEC));
+  if (file.is_open() && ::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) return {};
+  return file;
+}
+
+}  // namespace
+
+Result<AnonymousMapping> AnonymousMapping::Create(size_t bytes, size_t alignment, Backing backing) {
   if (bytes == 0 || (alignment != 0 && !std::has_single_bit(alignment))) {
     return Error{ErrorCode::kInvalidArgument, "cannot map anonymous memory",
                  std::to_string(bytes) + " bytes aligned to " + std::to_string(alignment) +
@@ -245,14 +256,20 @@ Result<AnonymousMapping> AnonymousMapping::Create(size_t bytes, size_t alignment
   const std::optional<size_t> rounded =
       padded ? CheckedAdd(*padded, SystemPageSize() - 1) : std::nullopt;
   const size_t mapped = rounded ? *rounded / SystemPageSize() * SystemPageSize() : 0;
-  void* const base = mapped == 0 ? MAP_FAILED
-                                 : Map(nullptr, mapped, PROT_READ | PROT_WRITE,
-                                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
-  if (base == MAP_FAILED) {
-    return Error{ErrorCode::kIo, "the address space has no room",
-                 std::to_string(bytes) + " bytes aligned to " + std::to_string(align)};
-  }
+  const Error no_room{ErrorCode::kIo, "the address space has no room",
+                      std::to_string(bytes) + " bytes aligned to " + std::to_string(align)};
+  if (mapped == 0) return no_room;
   AnonymousMapping out;
+  int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  if (backing == Backing::kMemoryFile) {
+    out.file_ = MemoryFile(mapped);
+    if (!out.file_.is_open()) {
+      return Error{ErrorCode::kIo, "cannot make a memory file", std::strerror(errno)};
+    }
+    flags = MAP_SHARED | MAP_NORESERVE;
+  }
+  void* const base = Map(nullptr, mapped, PROT_READ | PROT_WRITE, flags, out.file_.get());
+  if (base == MAP_FAILED) return no_room;
   out.base_ = static_cast<std::byte*>(base);
   out.mapped_ = mapped;
   out.data_ =
@@ -265,7 +282,8 @@ AnonymousMapping::AnonymousMapping(AnonymousMapping&& other) noexcept
     : base_(std::exchange(other.base_, nullptr)),
       mapped_(std::exchange(other.mapped_, 0)),
       data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+      size_(std::exchange(other.size_, 0)),
+      file_(std::move(other.file_)) {}
 
 AnonymousMapping& AnonymousMapping::operator=(AnonymousMapping&& other) noexcept {
   AnonymousMapping taken(std::move(other));
@@ -273,6 +291,7 @@ AnonymousMapping& AnonymousMapping::operator=(AnonymousMapping&& other) noexcept
   std::swap(mapped_, taken.mapped_);
   std::swap(data_, taken.data_);
   std::swap(size_, taken.size_);
+  std::swap(file_, taken.file_);
   return *this;
 }
 
@@ -296,7 +315,9 @@ void AnonymousMapping::Commit() const {
 
 void AnonymousMapping::Discard(size_t offset, size_t length) const {
   const PageRange range = RoundInward(data_, size_, offset, length);
-  if (range.size() > 0) ::madvise(range.data(), range.size(), MADV_DONTNEED);
+  // Of a file only a hole gives the pages back.
+  const int how = file_.is_open() ? MADV_REMOVE : MADV_DONTNEED;
+  if (range.size() > 0) ::madvise(range.data(), range.size(), how);
 }
 
 }  // namespace tael::mem

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "base/file_descriptor.h"
 #include "base/result.h"
 #include "mem/bus_guard.h"
 
@@ -63,14 +64,21 @@ class FileMapping {
   BusGuard guard_;
 };
 
-// Anonymous private memory, committed page by page on first touch. Zero-filled.
+// Where the pages of an AnonymousMapping come from.
+enum class Backing {
+  kPrivate,
+  kMemoryFile,  // an unnamed file of the kernel's (memfd): parts of it can be mapped once more
+};
+
+// Anonymous memory, committed page by page on first touch. Zero-filled.
 class AnonymousMapping {
  public:
   // `alignment` 0 means a page, as does anything smaller. Reserves address space only: the caller
   // holds a Reservation (memory_budget.h) for what it is going to touch.
   // Fails: kIo when the address space says no; kInvalidArgument for no bytes or an alignment that
   // is no power of two.
-  static Result<AnonymousMapping> Create(size_t bytes, size_t alignment = 0);
+  static Result<AnonymousMapping> Create(size_t bytes, size_t alignment = 0,
+                                         Backing backing = Backing::kPrivate);
 
   AnonymousMapping() = default;
   AnonymousMapping(AnonymousMapping&& other) noexcept;
@@ -79,6 +87,9 @@ class AnonymousMapping {
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
+  // Of kMemoryFile: the file, and where in it data() is. Not open otherwise.
+  const FileDescriptor& file() const { return file_; }
+  size_t file_offset() const { return static_cast<size_t>(data_ - base_); }
 
   // Commits page by page, also where the system hands out 2 MiB pages on first touch: for memory
   // of which unused parts must not be touched. Best effort.
@@ -98,6 +109,7 @@ class AnonymousMapping {
   size_t mapped_ = 0;
   std::byte* data_ = nullptr;  // aligned
   size_t size_ = 0;
+  FileDescriptor file_;
 };
 
 }  // namespace tael::mem

@@ -9,11 +9,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "mem/process_memory.h"
 
 namespace tael::mem {
 namespace {
@@ -233,6 +236,30 @@ TEST_F(MappingTest, DiscardZeroesWholePagesOnlyForAnyPageSize) {
     mapping->Discard(3 * page, SIZE_MAX);
     EXPECT_EQ(std::count(data + 3 * page, data + 4 * page, std::byte{1}), 0);
   }
+}
+
+TEST_F(MappingTest, AMemoryFileCanBeMappedAgainAndGivesItsPagesBack) {
+  const size_t page = PageSize();
+  const Result<AnonymousMapping> mapping =
+      AnonymousMapping::Create(8 * page, 0, Backing::kMemoryFile);
+  ASSERT_TRUE(mapping.has_value());
+  std::memset(mapping->data(), 7, mapping->size());
+  void* const again = ::mmap(nullptr, mapping->file_offset() + mapping->size(), PROT_READ,
+                             MAP_SHARED, mapping->file().get(), 0);
+  ASSERT_NE(again, MAP_FAILED);
+  const auto* view = static_cast<const char*>(again) + mapping->file_offset();
+  EXPECT_EQ(view[5 * page], 7);
+  const uint64_t before = ReadProcessMemory()->rss_shmem_bytes;
+  mapping->Discard(0, 4 * page);
+  EXPECT_EQ(view[0], 0);
+  EXPECT_EQ(mapping->data()[page], std::byte{0});
+  EXPECT_EQ(view[4 * page], 7);
+  EXPECT_LE(ReadProcessMemory()->rss_shmem_bytes, before - 2 * page);
+  ::munmap(again, mapping->file_offset() + mapping->size());
+}
+
+TEST_F(MappingTest, APrivateMappingHasNoFile) {
+  EXPECT_FALSE(AnonymousMapping::Create(4096)->file().is_open());
 }
 
 TEST_F(MappingTest, AMovedAnonymousMappingLeavesNothingBehind) {

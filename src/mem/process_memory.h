@@ -16,6 +16,9 @@ struct ProcessMemory {
   uint64_t rss_file_bytes = 0;   // resident pages of mapped files (weights, code)
   uint64_t rss_shmem_bytes = 0;  // resident pages of shared memory (memfd)
   uint64_t text_bytes = 0;       // code of the program and its libraries, resident or not
+
+  // What no file on a disk is behind: the kernel cannot take it back.
+  uint64_t unbacked_bytes() const { return rss_anon_bytes + rss_shmem_bytes; }
 };
 
 // Fails: kIo when /proc is not there, kMalformed when it lacks a field.

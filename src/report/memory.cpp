@@ -18,11 +18,12 @@ nlohmann::ordered_json MemoryToJson(const engine::Engine& engine) {
     used[tag] = ledger.parts[i].used_bytes;
     reserved[tag] = ledger.parts[i].reserved_bytes;
   }
-  return {{"budget_bytes", ledger.limit_bytes},       {"used_bytes", ledger.used_bytes},
-          {"reserved_bytes", ledger.reserved_bytes},  {"high_water_bytes", ledger.high_water_bytes},
-          {"rss_anon_bytes", process.rss_anon_bytes}, {"rss_file_bytes", process.rss_file_bytes},
-          {"locked_bytes", engine.locked_bytes()},    {"parts", std::move(used)},
-          {"parts_reserved", std::move(reserved)}};
+  return {
+      {"budget_bytes", ledger.limit_bytes},         {"used_bytes", ledger.used_bytes},
+      {"reserved_bytes", ledger.reserved_bytes},    {"high_water_bytes", ledger.high_water_bytes},
+      {"rss_anon_bytes", process.unbacked_bytes()}, {"rss_file_bytes", process.rss_file_bytes},
+      {"locked_bytes", engine.locked_bytes()},      {"parts", std::move(used)},
+      {"parts_reserved", std::move(reserved)}};
 }
 
 }  // namespace tael::report

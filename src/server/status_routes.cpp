@@ -57,7 +57,7 @@ void AddMemory(const Service& service, PrometheusText& text) {
           [](const mem::LedgerPart& part) { return part.used_bytes; });
   if (const auto process = mem::ReadProcessMemory()) {
     text.Add("tael_process_anonymous_bytes", Kind::kGauge, "Anonymous memory, by the kernel.",
-             Double(process->rss_anon_bytes));
+             Double(process->unbacked_bytes()));
     text.Add("tael_process_file_bytes", Kind::kGauge, "Mapped files in memory, by the kernel.",
              Double(process->rss_file_bytes));
   }

@@ -213,6 +213,14 @@ class Memory(Case):
         self.assertLess(lazy["parts"]["kv"], eager["parts"]["kv"])
         self.fails(2, *self.ANSWER[:-1], "--pool-commit", "later", names=["lazy or eager"])
 
+    def test_kv_can_lie_in_a_memory_file(self):
+        private = self.json_of(*self.ANSWER)
+        shared = self.json_of(*self.ANSWER, "--pool-backing", "memfd")
+        self.assertEqual(private["tokens"], shared["tokens"])
+        self.assertEqual(private["memory"]["parts_reserved"]["kv"],
+                         shared["memory"]["parts_reserved"]["kv"])
+        self.fails(2, *self.ANSWER[:-1], "--pool-backing", "disk", names=["private or memfd"])
+
     def test_a_context_cut_to_the_budget_is_told(self):
         gguf = Gguf(tiny("qwen3"))
         gguf.set("qwen3.context_length", UINT32, 131072)
