@@ -10,8 +10,16 @@ import threading
 import time
 import unittest
 
-from support import (Case, ServerCase, not_under_sanitizers, raw, read_until, reset, templated,
-                     wait_for)
+from support import (
+    Case,
+    ServerCase,
+    not_under_sanitizers,
+    raw,
+    read_until,
+    reset,
+    templated,
+    wait_for,
+)
 
 TEXT = "/v1/completions"
 LONG = {"prompt": "hello", "max_tokens": 100_000, "temperature": 0, "ignore_eos": True}
