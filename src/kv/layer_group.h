@@ -29,6 +29,7 @@ struct LayerShape {
   uint32_t window = 0;  // tokens a query sees, itself included; 0 = all
   kernels::KvTypes type = kernels::KvType::kF16;
   uint32_t sinks = 0;  // of the window, first tokens that are always seen (window_policy.h)
+  uint32_t tail = 0;   // of the window, old tokens that are kept for the attention they got
   bool operator==(const LayerShape&) const = default;
 };
 
@@ -50,6 +51,9 @@ struct LayerPlace {
 struct Geometry {
   std::vector<LayerGroup> groups;
   std::vector<LayerPlace> places;  // by model layer
+  // How far apart a query and a key may be: what the model was trained for. Older tokens leave a
+  // tail, whatever attention they got.
+  uint32_t reach = UINT32_MAX;
 
   const LayerGroup& group(GroupId id) const { return groups[static_cast<size_t>(id)]; }
   size_t k_tile_bytes(GroupId id) const { return group(id).k_tile_bytes; }

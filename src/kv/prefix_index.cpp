@@ -127,6 +127,7 @@ uint32_t PrefixIndex::Adopt(std::span<const TokenId> tokens, uint64_t salt, uint
                             Sequence& empty) {
   TAEL_CHECK(empty.length() == 0 && empty.bytes_in_use() == 0);
   ++stats_.lookups;
+  if (empty.has_tail()) return 0;  // rows do not say what attention their tokens got
   most = std::min(most, empty.first_of_its_own());
   const auto wanted = tokens.first(std::min<size_t>(tokens.size(), most));
   Walk(wanted, salt);

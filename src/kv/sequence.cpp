@@ -5,11 +5,16 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "kv/slot_copy.h"
 
 namespace tael::kv {
 namespace {
 
 constexpr uint32_t kTokens = kernels::kBlockTokens;
+
+Window UsualWindow(const LayerShape& shape) {
+  return shape.window == 0 ? Window{} : Window{shape.window, shape.sinks, shape.tail};
+}
 
 }  // namespace
 
@@ -17,7 +22,14 @@ Sequence::Sequence(const Geometry& geometry, BlockPool& pool)
     : geometry_(&geometry),
       pool_(&pool),
       tables_(geometry.groups.size()),
-      requests_(geometry.groups.size()) {}
+      requests_(geometry.groups.size()) {
+  for (size_t i = 0; i < tables_.size(); ++i) {
+    const LayerShape& shape = geometry.groups[i].shape;
+    if (shape.tail == 0) continue;
+    has_tail_ = true;
+    tables_[i].scores.assign(geometry.groups[i].layers.size(), TailScores(MostSlots(shape)));
+  }
+}
 
 Sequence::Sequence(Sequence&& other) noexcept
     : geometry_(other.geometry_),
@@ -25,7 +37,8 @@ Sequence::Sequence(Sequence&& other) noexcept
       tables_(std::exchange(other.tables_, {})),
       requests_(std::exchange(other.requests_, {})),
       length_(std::exchange(other.length_, 0)),
-      limits_(std::exchange(other.limits_, {})) {}
+      limits_(std::exchange(other.limits_, {})),
+      has_tail_(other.has_tail_) {}
 
 Sequence& Sequence::operator=(Sequence&& other) noexcept {
   if (this == &other) return *this;
@@ -36,6 +49,7 @@ Sequence& Sequence::operator=(Sequence&& other) noexcept {
   requests_ = std::exchange(other.requests_, {});
   length_ = std::exchange(other.length_, 0);
   limits_ = std::exchange(other.limits_, {});
+  has_tail_ = other.has_tail_;
   return *this;
 }
 
@@ -60,9 +74,10 @@ void Sequence::ReleaseFrom(size_t group, size_t first_block) {
 }
 
 void Sequence::ReserveTables(uint32_t max_tokens) {
-  for (GroupTable& table : tables_) {
-    table.blocks.reserve(CeilDiv(max_tokens, kTokens) + 1);  // Extend() may need one more
-    table.bases.reserve(CeilDiv(max_tokens, kTokens));
+  for (size_t i = 0; i < tables_.size(); ++i) {
+    const uint32_t most_copies = 1 + geometry_->groups[i].shape.tail / kTokens;  // of one Extend()
+    tables_[i].blocks.reserve(CeilDiv(max_tokens, kTokens) + most_copies);
+    tables_[i].bases.reserve(CeilDiv(max_tokens, kTokens));
   }
 }
 
@@ -70,8 +85,25 @@ bool Sequence::SharesTail(GroupId group) const {
   return length_ % kTokens != 0 && pool_->refs(table(group)[length_ / kTokens]) > 1;
 }
 
-// A request is one run of blocks: first the copy of the tail, if there has to be one, which then
-// takes its place in the table.
+// The blocks that somebody else holds too and that are going to be written until `end` tokens are
+// committed, in order.
+template <class Visit>
+void Sequence::VisitShared(size_t group, uint32_t end, const Visit& visit) const {
+  const GroupTable& table = tables_[group];
+  const auto visit_if_shared = [&](size_t block) {
+    if (pool_->refs(table.blocks[block]) > 1) visit(block);
+  };
+  if (end > length_ && Chooses(group, end)) {
+    const Window w = window(GroupId{static_cast<uint32_t>(group)});
+    const size_t have = table.bases.size();  // what this pass brings is nobody else's
+    const size_t last = std::min<size_t>(have, (w.tail_begin() + w.tail) / kTokens);
+    for (size_t block = w.tail_begin() / kTokens; block < last; ++block) visit_if_shared(block);
+  }
+  if (end > length_ && length_ % kTokens != 0) visit_if_shared(length_ / kTokens);
+}
+
+// A request is one run of blocks: first the copies that there have to be, which then take the
+// places of what they were made from.
 Status Sequence::Extend(uint32_t num_tokens) {
   const std::optional<uint32_t> end = CheckedAdd(length_, num_tokens);
   if (!end)
@@ -82,7 +114,8 @@ Status Sequence::Extend(uint32_t num_tokens) {
     const size_t have = blocks.size();
     const BlockId last = have > 0 ? blocks.back() : kNullBlock;
     const auto group = static_cast<uint32_t>(i);
-    const size_t num_copies = num_tokens > 0 && SharesTail(GroupId{group}) ? 1 : 0;
+    size_t num_copies = 0;
+    VisitShared(i, *end, [&num_copies](size_t) { ++num_copies; });
     blocks.resize(std::max(have, num_blocks) + num_copies, kNullBlock);
     requests_[i] = {SizeClass{group}, last, std::span(blocks).subspan(have)};
   }
@@ -90,43 +123,87 @@ Status Sequence::Extend(uint32_t num_tokens) {
   for (size_t i = 0; i < tables_.size(); ++i) {
     GroupTable& table = tables_[i];
     if (!status) table.blocks.resize(table.bases.size());
-    const size_t have = table.bases.size();
-    if (table.blocks.size() > std::max(have, num_blocks)) TakeCopyOfTail(i, have);
-    for (size_t b = have; b < table.blocks.size(); ++b) {
+    if (status) TakeCopies(i, *end);
+    for (size_t b = table.bases.size(); b < table.blocks.size(); ++b) {
       table.bases.push_back(pool_->data(table.blocks[b]));
     }
+    for (TailScores& scores : table.scores) scores.BeginPass();
   }
   return status;
 }
 
-// Puts blocks[copy] in the place of the tail. All of the block is copied: keys are stored
-// transposed, so that those of the first few tokens are spread over all of it.
-void Sequence::TakeCopyOfTail(size_t group, size_t copy) {
+// Puts the copies, which lie behind the table's blocks, in their places. All of a block is copied:
+// keys are stored transposed, so that those of the first few tokens are spread over all of it.
+void Sequence::TakeCopies(size_t group, uint32_t end) {
   GroupTable& table = tables_[group];
-  const size_t tail = length_ / kTokens;
-  const BlockId from = table.blocks[tail], to = table.blocks[copy];
-  std::memcpy(pool_->data(to), pool_->data(from), geometry_->groups[group].block_bytes);
-  table.blocks.erase(table.blocks.begin() + static_cast<ptrdiff_t>(copy));
-  table.blocks[tail] = to;
-  table.bases[tail] = pool_->data(to);
-  pool_->Release(from);
+  const auto first = table.blocks.begin() + static_cast<ptrdiff_t>(table.bases.size());
+  auto copy = first;
+  VisitShared(group, end, [&](size_t block) {
+    const BlockId from = table.blocks[block], to = *copy++;
+    std::memcpy(pool_->data(to), pool_->data(from), geometry_->groups[group].block_bytes);
+    table.blocks[block] = to;
+    table.bases[block] = pool_->data(to);
+    pool_->Release(from);
+  });
+  table.blocks.erase(first, copy);
 }
 
 void Sequence::Commit(uint32_t num_tokens) {
   for (const GroupTable& table : tables_) {
     TAEL_CHECK(uint64_t{length_} + num_tokens <= uint64_t{table.blocks.size()} * kTokens);
   }
+  TAEL_CHECK(num_tokens <= MostAtOnce());
   const uint32_t first = first_of_its_own();
   if (first < length_ + num_tokens) limits_.intact = std::min(limits_.intact, first);
   length_ += num_tokens;
-  for (size_t i = 0; i < tables_.size(); ++i) DropHidden(i);
+  for (size_t i = 0; i < tables_.size(); ++i) {
+    if (num_tokens > 0) {
+      for (TailScores& scores : tables_[i].scores) scores.EndPass(num_tokens);
+      if (Chooses(i, length_)) Choose(i);
+    }
+    DropHidden(i);
+  }
+}
+
+uint32_t Sequence::MostAtOnce() const {
+  uint32_t most = UINT32_MAX;
+  for (size_t i = 0; i < tables_.size(); ++i) {
+    if (geometry_->groups[i].shape.tail == 0) continue;
+    const Window w = window(GroupId{static_cast<uint32_t>(i)});
+    const uint32_t first = w.tail != 0 ? w.first_choice() : 0;
+    most = std::min(most, length_ < first ? first - length_ : kTokens - length_ % kTokens);
+  }
+  return most;
+}
+
+// Whether a tail is chosen anew when the sequence comes to be of this length.
+bool Sequence::Chooses(size_t group, uint32_t length) const {
+  const Window w = window(GroupId{static_cast<uint32_t>(group)});
+  return w.tail != 0 && length % kTokens == 0 && length >= w.first_choice();
+}
+
+// The block that the next query does not see any more gives its best tokens to the tail.
+void Sequence::Choose(size_t group) {
+  GroupTable& table = tables_[group];
+  const Window w = window(GroupId{static_cast<uint32_t>(group)});
+  const TailScores::Tail tail{w.tail_begin(), w.tail_begin() + w.tail};
+  const uint32_t leaving = table.has_gap() ? table.gap_end : tail.end / kTokens;
+  const uint32_t oldest = length_ - std::min(length_, geometry_->reach);
+  for (size_t layer = 0; layer < table.scores.size(); ++layer) {
+    TailScores& scores = table.scores[layer];
+    if (!table.has_gap()) scores.BeginTail(tail, tail.begin);
+    for (const TailScores::Move move : scores.Choose(tail, leaving * kTokens, oldest)) {
+      std::byte* to = MutableBlock(GroupId{static_cast<uint32_t>(group)}, move.to);
+      CopySlot(geometry_->groups[group], layer, table.bases[leaving], move.from % kTokens, to,
+               move.to % kTokens);
+    }
+  }
 }
 
 // The first token from length() on that sees another part of the text than the geometry says.
 uint32_t Sequence::FirstOfItsOwn(size_t group) const {
   const GroupId id{static_cast<uint32_t>(group)};
-  const LayerShape& shape = geometry_->groups[group].shape;
-  const Window usual = shape.window == 0 ? Window{} : Window{shape.window, shape.sinks};
+  const Window usual = UsualWindow(geometry_->groups[group].shape);
   const Window now = window(id);
   if (tables_[group].horizon > usual.FirstVisible(length_)) return length_;
   return now == usual ? UINT32_MAX : std::max(length_, now.tokens);
@@ -148,7 +225,8 @@ void Sequence::DropBlock(GroupTable& table, size_t block) {
 void Sequence::DropHidden(size_t group) {
   const GroupId id{static_cast<uint32_t>(group)};
   GroupTable& table = tables_[group];
-  const uint32_t begin = CeilDiv(window(id).sinks, kTokens);
+  const Window w = window(id);
+  const uint32_t begin = (w.tail_begin() + w.tail) / kTokens;
   const uint32_t end = FirstVisible(id, length_) / kTokens;
   if (!table.has_gap()) {
     if (end <= begin) return;
@@ -167,20 +245,25 @@ void Sequence::LimitWindow(uint32_t tokens) {
   if (tokens == limits_.window) return;
   for (size_t i = 0; i < tables_.size(); ++i) {
     tables_[i].horizon = FirstVisible(GroupId{static_cast<uint32_t>(i)}, length_);
+    const bool narrows = tokens != 0 && tokens < geometry_->groups[i].shape.window;
+    tables_[i].tail_is_lost = tables_[i].tail_is_lost || narrows;
   }
   limits_.window = tokens;
   for (size_t i = 0; i < tables_.size(); ++i) DropHidden(i);
 }
 
 Window Sequence::window(GroupId group) const {
-  const LayerShape& shape = geometry_->group(group).shape;
-  Window out{shape.window, shape.sinks};
+  const GroupTable& table = tables_[static_cast<size_t>(group)];
+  Window out = UsualWindow(geometry_->group(group).shape);
+  uint32_t most_pinned = UINT32_MAX;
+  if (out.tail != 0) most_pinned = out.tokens - out.tail - Window::kLeastRecent;
+  if (table.tail_is_lost) out.tail = 0;
   if (limits_.window != 0 && (out.tokens == 0 || limits_.window < out.tokens)) {
     out.tokens = limits_.window;
   }
   if (out.tokens == 0) return {};
-  if (out.sinks != 0) out.sinks = std::max(out.sinks, std::min(limits_.pinned, out.tokens / 2));
-  const GroupTable& table = tables_[static_cast<size_t>(group)];
+  const uint32_t pinned = std::min({limits_.pinned, out.tokens / 2, most_pinned});
+  if (out.sinks != 0) out.sinks = std::max(out.sinks, pinned);
   if (table.has_gap()) out.sinks = std::min(out.sinks, table.gap_begin * kTokens);
   out.sinks = std::min(out.sinks, out.tokens - 1);
   return out;
@@ -196,17 +279,22 @@ uint32_t Sequence::hidden_tokens() const {
   for (size_t i = 0; i < tables_.size() && hidden > 0; ++i) {
     const GroupId group{static_cast<uint32_t>(i)};
     const uint32_t first = FirstVisible(group, length_ - 1);
-    hidden = std::min(hidden, first - std::min(first, window(group).sinks));
+    const Window w = window(group);
+    hidden = std::min(hidden, first - std::min(first, w.sinks + w.tail));
   }
   return hidden;
 }
 
-uint32_t Sequence::intact_tokens() const { return std::min(length_, limits_.intact); }
+uint32_t Sequence::intact_tokens() const {
+  return has_tail_ ? 0 : std::min(length_, limits_.intact);
+}
 
 // Whether the query at `length` finds what its window shows.
 bool Sequence::Sees(size_t group, uint32_t length) const {
   const GroupTable& table = tables_[group];
-  const uint32_t first = window(GroupId{static_cast<uint32_t>(group)}).FirstVisible(length);
+  const Window w = window(GroupId{static_cast<uint32_t>(group)});
+  if (w.tail != 0 && length > w.sinks) return false;  // scores cannot forget what came behind
+  const uint32_t first = w.FirstVisible(length);
   if (first >= length) return true;
   if (table.has_gap() && length <= table.gap_begin * kTokens) return true;
   return first >= table.horizon && (!table.has_gap() || first / kTokens >= table.gap_end);
@@ -224,7 +312,11 @@ void Sequence::Truncate(uint32_t length) {
   TAEL_CHECK(CanTruncate(length));
   for (size_t i = tables_.size(); i-- > 0;) {
     ReleaseFrom(i, CeilDiv(length, kTokens));
+    if (length < length_) {
+      for (TailScores& scores : tables_[i].scores) scores.Forget();
+    }
     if (length < tables_[i].horizon) tables_[i].horizon = 0;
+    if (length == 0 && limits_.window == 0) tables_[i].tail_is_lost = false;
   }
   length_ = length;
   if (length <= limits_.intact) limits_.intact = UINT32_MAX;
@@ -240,7 +332,9 @@ Sequence Sequence::Fork() const {
                        .bases = {table.bases.begin(), table.bases.begin() + end},
                        .gap_begin = table.gap_begin,
                        .gap_end = table.gap_end,
-                       .horizon = table.horizon};
+                       .horizon = table.horizon,
+                       .scores = table.scores,
+                       .tail_is_lost = table.tail_is_lost};
     for (size_t b = 0; b < num_blocks; ++b) {
       if (table.bases[b] != nullptr) pool_->AddRef(table.blocks[b]);
     }
@@ -289,10 +383,27 @@ void Sequence::Follow(std::span<const BlockPool::Move> moves) {
 Sequence::View Sequence::Blocks(GroupId group) const {
   const GroupTable& table = tables_[static_cast<size_t>(group)];
   const std::span bases(table.bases);
-  const size_t pinned = CeilDiv(window(group).sinks, kTokens);
+  const Window w = window(group);
+  const size_t pinned = w.tail_begin() / kTokens;
+  const size_t tail = table.has_gap() ? w.tail / kTokens : 0;
   return {.sinks = bases.first(std::min(pinned, bases.size())),
+          .tail = tail != 0 ? bases.subspan(pinned, tail) : bases.first(0),
           .blocks = bases.subspan(table.gap_end),
-          .first_token = table.gap_end * kTokens};
+          .first_token = table.gap_end * kTokens,
+          .tail_slot = w.tail_begin(),
+          .first_slot = table.gap_begin * kTokens};
+}
+
+std::span<int64_t> Sequence::Masses(GroupId group, size_t index) {
+  if (window(group).tail == 0) return {};
+  return tables_[static_cast<size_t>(group)].scores[index].masses();
+}
+
+std::span<const uint32_t> Sequence::TailPositions(GroupId group, size_t index) const {
+  const Window w = window(group);
+  const GroupTable& table = tables_[static_cast<size_t>(group)];
+  if (w.tail == 0 || !table.has_gap()) return {};
+  return table.scores[index].positions({w.tail_begin(), w.tail_begin() + w.tail});
 }
 
 std::byte* Sequence::MutableBlock(GroupId group, uint32_t token) const {

@@ -9,8 +9,17 @@
 // follows from the windows of the geometry (window_policy.h), which a sequence may narrow for
 // itself.
 //
+// With a tail (window_policy.h) the blocks behind the sinks' stay where they are, and what is in
+// them changes: whenever a block is complete, the oldest block of recent tokens is dropped, and
+// those of its tokens that got more attention than some of the tail's take their slots. Each layer
+// has tokens of its own there: a slot is a place to keep one, whatever its position.
+//
+//   tokens   sinks' blocks | tail, slot by slot | dropped | recent tokens
+//                                          gap_begin    gap_end
+//
 // Blocks may be shared with other sequences and with the prefix index (prefix_index.h). A shared
-// block is never written: a sequence that has to fill the rest of one gets a copy in Extend().
+// block is never written: a sequence that has to fill the rest of one gets a copy in Extend(), as
+// it does of the tail's blocks.
 //
 // Owned by the thread that schedules; not synchronised. Worker threads read tables and write into
 // blocks between two calls, never during one.
@@ -24,6 +33,7 @@
 #include "base/result.h"
 #include "kv/block_pool.h"
 #include "kv/layer_group.h"
+#include "kv/tail_scores.h"
 #include "kv/window_policy.h"
 
 namespace tael::kv {
@@ -41,28 +51,42 @@ class Sequence {
   // Sizes the tables once for a context of this many tokens, so that Extend() never allocates heap.
   void ReserveTables(uint32_t max_tokens);
 
-  // Makes room for `num_tokens` more in every group, all or nothing. Where they begin in a block
-  // that somebody else holds too, the sequence gets a copy of it first (copy-on-write); the copies
-  // are part of the same allocation. Fails: kNoFreeBlocks; then nothing has changed.
+  // Makes room for `num_tokens` more in every group, all or nothing, and begins a pass over them.
+  // Blocks that will be written although somebody else holds them too, the partly filled last one
+  // or a tail's, are copied first (copy-on-write); the copies are part of the same allocation.
+  // Fails: kNoFreeBlocks; then nothing has changed.
   Status Extend(uint32_t num_tokens);
   // Declares `num_tokens` of the room filled, then frees the blocks of windowed groups that no
-  // later query can see. Requires: Extend() made the room.
+  // later query can see. Requires: Extend() made the room; where has_tail(), all of it or nothing,
+  // and MostAtOnce() at most.
   void Commit(uint32_t num_tokens);
+
+  // Whether any window keeps a tail. Then attention adds what each token gets to Masses().
+  bool has_tail() const { return has_tail_; }
+  // How many tokens one pass may bring: a tail's next choice must not fall into it.
+  uint32_t MostAtOnce() const;
+  // Of the layer at `index` in its group, by slot (tail_scores.h): for a pass to add to. Empty
+  // where the group keeps no tail now.
+  std::span<int64_t> Masses(GroupId group, size_t index);
+  // Positions of the tokens in such a layer's tail; empty before the first choice.
+  std::span<const uint32_t> TailPositions(GroupId group, size_t index) const;
 
   // The first `tokens` (a system prompt) stay like sinks where there are sinks, but fill at most
   // half of a window. Requires: length() == 0.
   void PinFirst(uint32_t tokens);
   // From the next query on no window is wider than `tokens` (0: than the policy's); frees at once
-  // what no longer is seen. What is gone stays gone: lifting the limit lets the window grow again.
+  // what no longer is seen. What is gone stays gone: lifting the limit lets the window grow again,
+  // without a tail.
   void LimitWindow(uint32_t tokens);
   // What queries see of a group now.
   Window window(GroupId group) const;
   // The first token that the query at `position` sees for being recent. Before it: the sinks.
   uint32_t FirstVisible(GroupId group, uint32_t position) const;
-  // How many of its tokens the last one saw in no layer.
+  // How many of its tokens the last one saw in no layer. Tails count as if they held the same.
   uint32_t hidden_tokens() const;
   // Tokens 0 .. n-1 have the KV that any sequence of this geometry would give them; what PinFirst()
-  // and LimitWindow() show or hide differs for those behind. Only so many may be shared.
+  // and LimitWindow() show or hide differs for those behind. Only so many may be shared. None where
+  // has_tail(): who takes them over would not know what attention they got.
   uint32_t intact_tokens() const;
   // The first token from length() on that sees something else than it would in any sequence of this
   // geometry: KV that others computed is right before it only.
@@ -93,13 +117,16 @@ class Sequence {
   // Takes over where the pool has moved blocks to (BlockPool::Compact).
   void Follow(std::span<const BlockPool::Move> moves);
 
-  // Base addresses of the live blocks of a group in token order, in two runs: [0, sinks), and
-  // [first_token, capacity), which holds the first one too as long as nothing was dropped. Valid
-  // until the next non-const call.
+  // Base addresses of the live blocks of a group in token order, in runs: [0, sinks), the tail, and
+  // [first_token, capacity), which holds all of them as long as nothing was dropped. Valid until
+  // the next non-const call.
   struct View {
     std::span<const std::byte* const> sinks;
+    std::span<const std::byte* const> tail;  // all of its slots are seen
     std::span<const std::byte* const> blocks;
     uint32_t first_token = 0;  // of blocks[0]: multiple of 16
+    uint32_t tail_slot = 0;    // of tail[0]
+    uint32_t first_slot = 0;   // of first_token
   };
   View Blocks(GroupId group) const;
   // The block that holds `token` of a group. Requires: live, and this sequence's alone.
@@ -116,6 +143,8 @@ class Sequence {
     uint32_t gap_begin = 0;               // blocks [gap_begin, gap_end) are dropped
     uint32_t gap_end = 0;
     uint32_t horizon = 0;  // tokens behind the sinks and before this were given up for good
+    std::vector<TailScores> scores = {};  // of each layer, in groups with a tail
+    bool tail_is_lost = false;            // LimitWindow() took it
 
     bool has_gap() const { return gap_begin < gap_end; }
   };
@@ -125,7 +154,11 @@ class Sequence {
     uint32_t window = 0;           // of LimitWindow(); 0: none
     uint32_t intact = UINT32_MAX;  // the first token that saw what others would not
   };
-  void TakeCopyOfTail(size_t group, size_t copy);
+  template <class Visit>
+  void VisitShared(size_t group, uint32_t end, const Visit& visit) const;
+  void TakeCopies(size_t group, uint32_t end);
+  bool Chooses(size_t group, uint32_t length) const;
+  void Choose(size_t group);
   void ReleaseFrom(size_t group, size_t first_block);
   void ReleaseAll();
   void DropBlock(GroupTable& table, size_t block);
@@ -139,6 +172,7 @@ class Sequence {
   std::vector<BlockPool::Request> requests_;  // scratch of Extend(): one per group
   uint32_t length_ = 0;
   Limits limits_;
+  bool has_tail_ = false;
 };
 
 }  // namespace tael::kv

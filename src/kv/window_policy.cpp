@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/checked.h"
+#include "kv/tail_scores.h"
 
 namespace tael::kv {
 namespace {
@@ -62,21 +63,25 @@ void ApplyRamp(const WindowPolicy& policy, size_t num_layers,
   }
 }
 
+// A quarter of the window, in whole blocks; less where sinks leave no room, 0 where none fits.
+uint32_t TailOf(uint32_t window, uint32_t sinks) {
+  const uint32_t beside = sinks + Window::kLeastRecent;
+  const uint32_t most = window - std::min(window, beside);
+  const uint32_t tail = std::min(window / 4, most);
+  return tail - tail % kTokens;
+}
+
+// The shortest window with a tail.
+uint32_t LeastWithTail(uint32_t sinks) {
+  return std::max(4 * kTokens, sinks + Window::kLeastRecent + kTokens);
+}
+
 bool HaveOneShape(const LayerShape& a, const LayerShape& b) {
   return a.num_kv_heads == b.num_kv_heads && a.head_dim == b.head_dim && a.type == b.type;
 }
 
-}  // namespace
-
-Status CheckWindow(const WindowPolicy& policy) {
-  if (policy.tokens == 0 || policy.tokens > policy.sinks) return {};
-  return Error{ErrorCode::kInvalidArgument, "the window holds nothing but its sinks",
-               std::to_string(policy.tokens) + " tokens, of which the first " +
-                   std::to_string(policy.sinks) +
-                   " always stay; choose a longer window (--window) or fewer sinks (--sinks)"};
-}
-
-void ApplyWindow(const WindowPolicy& policy, Geometry& geometry) {
+// Windows and sinks; returns the groups that have the policy's window, not their model's.
+std::vector<LayerGroup*> ApplyTokens(const WindowPolicy& policy, Geometry& geometry) {
   std::vector<LayerGroup*> open;  // groups of layers that see everything by themselves
   for (LayerGroup& group : geometry.groups) {
     LayerShape& shape = group.shape;
@@ -88,7 +93,8 @@ void ApplyWindow(const WindowPolicy& policy, Geometry& geometry) {
     shape.window = policy.tokens;
     open.push_back(&group);
   }
-  if (policy.tokens == 0 || policy.shape == WindowShape::kUniform) return;
+  const std::vector<LayerGroup*> ours = open;
+  if (policy.tokens == 0 || policy.shape == WindowShape::kUniform) return ours;
   while (!open.empty()) {
     std::vector<LayerGroup*> equal;
     const LayerShape shape = open.front()->shape;
@@ -99,11 +105,53 @@ void ApplyWindow(const WindowPolicy& policy, Geometry& geometry) {
     });
     ApplyRamp(policy, geometry.places.size(), equal);
   }
+  return ours;
+}
+
+}  // namespace
+
+Status CheckWindow(const WindowPolicy& policy) {
+  const bool heavy = policy.evict == Evict::kHeavy;
+  if (heavy && policy.tokens == 0) {
+    return Error{ErrorCode::kInvalidArgument, "nothing is evicted without a window",
+                 "choose one (--window), or leave --evict heavy out"};
+  }
+  if (heavy && policy.tokens < LeastWithTail(policy.sinks)) {
+    return Error{ErrorCode::kInvalidArgument, "the window is too short for --evict heavy",
+                 std::to_string(policy.tokens) + " tokens; with " + std::to_string(policy.sinks) +
+                     " sinks it takes " + std::to_string(LeastWithTail(policy.sinks)) +
+                     " at least (--window)"};
+  }
+  if (policy.tokens == 0 || policy.tokens > policy.sinks) return {};
+  return Error{ErrorCode::kInvalidArgument, "the window holds nothing but its sinks",
+               std::to_string(policy.tokens) + " tokens, of which the first " +
+                   std::to_string(policy.sinks) +
+                   " always stay; choose a longer window (--window) or fewer sinks (--sinks)"};
+}
+
+void ApplyWindow(const WindowPolicy& policy, Geometry& geometry) {
+  const std::vector<LayerGroup*> ours = ApplyTokens(policy, geometry);
+  if (policy.tokens == 0 || policy.evict != Evict::kHeavy) return;
+  for (LayerGroup* group : ours) group->shape.tail = TailOf(group->shape.window, policy.sinks);
 }
 
 uint64_t MostRows(const LayerShape& shape, uint32_t pass_tokens) {
+  if (shape.tail != 0) return CeilDiv(uint64_t{shape.window}, uint64_t{kTokens}) + 3;
   return CeilDiv(uint64_t{shape.window} + pass_tokens, uint64_t{kTokens}) +
          (shape.sinks != 0 ? 2 : 1);
+}
+
+uint32_t MostSlots(const LayerShape& shape) {
+  return static_cast<uint32_t>(MostRows(shape, 0) * kTokens);
+}
+
+uint64_t TailBytes(const Geometry& geometry) {
+  uint64_t bytes = 0;
+  for (const LayerGroup& group : geometry.groups) {
+    if (group.shape.tail == 0) continue;
+    bytes += group.layers.size() * TailScores::BytesFor(MostSlots(group.shape));
+  }
+  return bytes;
 }
 
 uint32_t WidestWindow(const Geometry& geometry) {

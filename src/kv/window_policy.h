@@ -9,28 +9,63 @@
 // of the text costs 2 to 7 % (Xiao et al. 2023, "Efficient streaming language models with attention
 // sinks"; measured with `tael eval`).
 //
+// Eviction by attention keeps a tail of old tokens besides, those that later queries looked at most
+// (tail_scores.h). What is recent then begins at a block, for all 16 queries of a block alike:
+//
+//   0 .. sinks-1 | tail: `tail` tokens of those before | floor16(p) - recent ........ p
+//
+// with sinks + tail + recent + 8 <= tokens, so that the mean over the queries of a block is the
+// window. Nothing is hidden before there is more than the tail can hold.
+//
 // Layers whose model has a window of its own (Gemma, Mistral) were trained without sinks and get
-// none; the tighter of the two windows holds.
+// neither sinks nor a tail; the tighter of the two windows holds.
 #pragma once
 
 #include <cstdint>
 
 #include "base/result.h"
+#include "kernels/kernels.h"
 #include "kv/layer_group.h"
 
 namespace tael::kv {
 
 // What one query sees of a layer. sinks < tokens, but where tokens is 0: everything is seen.
 struct Window {
+  // What a window with a tail has to hold beside sinks and tail: a block of recent tokens, and half
+  // of the block that is being filled.
+  static constexpr uint32_t kLeastRecent = kernels::kBlockTokens + kernels::kBlockTokens / 2;
+
   uint32_t tokens = 0;
   uint32_t sinks = 0;
+  uint32_t tail = 0;  // whole blocks; sinks + tail + kLeastRecent <= tokens where it is not 0
+
+  // The sinks' blocks, as tokens: a tail lies behind them.
+  uint32_t tail_begin() const { return WholeBlocks(sinks + uint32_t{kernels::kBlockTokens} - 1); }
+  // Tokens before the block of a query that it sees for being recent. Requires: a tail.
+  uint32_t recent() const {
+    return WholeBlocks(tokens - sinks - tail - uint32_t{kernels::kBlockTokens} / 2);
+  }
+  // The first position whose query does not see everything. Requires: a tail.
+  uint32_t first_choice() const {
+    return tail_begin() + tail + recent() + uint32_t{kernels::kBlockTokens};
+  }
 
   // The first token that the query at `position` sees for being recent.
   uint32_t FirstVisible(uint32_t position) const {
-    const uint32_t recent = tokens - sinks;
-    return tokens == 0 || position < recent ? 0 : position - recent + 1;
+    if (tail != 0) return position < first_choice() ? 0 : WholeBlocks(position) - recent();
+    const uint32_t last = tokens - sinks;
+    return tokens == 0 || position < last ? 0 : position - last + 1;
   }
   bool operator==(const Window&) const = default;
+
+ private:
+  static uint32_t WholeBlocks(uint32_t n) { return n - n % uint32_t{kernels::kBlockTokens}; }
+};
+
+// What becomes of the tokens that leave a window.
+enum class Evict : uint8_t {
+  kDrop,
+  kHeavy,  // those that got most attention stay, in a quarter of the window
 };
 
 enum class WindowShape : uint8_t {
@@ -48,9 +83,11 @@ struct WindowPolicy {
   uint32_t sinks = 4;
   WindowShape shape = WindowShape::kLayered;
   uint32_t floor = 256;  // memory pressure shrinks a window to this at least
+  Evict evict = Evict::kDrop;
 };
 
-// Fails: kInvalidArgument for a window that its sinks fill.
+// Fails: kInvalidArgument for a window that its sinks fill, and for eviction by attention without a
+// window or in one that is too short for it.
 Status CheckWindow(const WindowPolicy& policy);
 
 // Writes the policy into the windows and sinks of a geometry's groups. The layers of a group have
@@ -60,9 +97,14 @@ Status CheckWindow(const WindowPolicy& policy);
 void ApplyWindow(const WindowPolicy& policy, Geometry& geometry);
 
 // Rows of blocks that a sequence holds of a windowed group at most, while a pass of `pass_tokens`
-// runs: the window, the pass, two partly used blocks at the ends, one more behind sinks.
-// Requires: shape.window != 0.
+// runs: the window, the pass, two partly used blocks at the ends, one more behind sinks. With a
+// tail a pass brings a block at most (Sequence::MostAtOnce()). Requires: shape.window != 0.
 uint64_t MostRows(const LayerShape& shape, uint32_t pass_tokens);
+
+// Slots whose scores a sequence keeps for a tail (tail_scores.h). Requires: shape.tail != 0.
+uint32_t MostSlots(const LayerShape& shape);
+// Heap of the scores of all layers' tails, of one sequence.
+uint64_t TailBytes(const Geometry& geometry);
 
 // The widest window among the groups; 0 where one of them sees everything.
 uint32_t WidestWindow(const Geometry& geometry);

@@ -102,6 +102,59 @@ TEST(WindowPolicy, AModelsOwnWindowStaysUnlessThePolicysIsTighterAndHasNoSinks) 
   EXPECT_EQ(WidestWindow(off), 0u);
 }
 
+TEST(Window, WithATailWhatIsRecentBeginsAtABlock) {
+  const Window window{.tokens = 512, .sinks = 4, .tail = 128};
+  EXPECT_EQ(window.tail_begin(), 16u);
+  EXPECT_EQ(window.recent(), 368u);  // 4 + 128 + 368 + 8 = 508
+  EXPECT_EQ(window.first_choice(), 16u + 128 + 368 + 16);
+  EXPECT_EQ(window.FirstVisible(527), 0u);
+  EXPECT_EQ(window.FirstVisible(528), 160u);
+  EXPECT_EQ(window.FirstVisible(543), 160u);
+  EXPECT_EQ(window.FirstVisible(544), 176u);
+}
+
+TEST(WindowPolicy, AQuarterOfAWindowIsItsTailInWholeBlocks) {
+  Geometry geometry = Layers(30);
+  ApplyWindow({.tokens = 512, .evict = Evict::kHeavy}, geometry);
+  std::vector<uint32_t> tails;
+  for (const LayerGroup& group : geometry.groups) tails.push_back(group.shape.tail);
+  EXPECT_THAT(Windows(geometry), ElementsAre(368, 432, 480, 544, 592, 656));
+  EXPECT_THAT(tails, ElementsAre(80, 96, 112, 128, 144, 160));
+}
+
+// The mean over the queries of a block is the window at most, and the blocks are those of the plan.
+TEST(WindowPolicy, AWindowWithATailHoldsNoMoreThanOneWithout) {
+  for (uint32_t tokens = 64; tokens < 1200; tokens += 13) {
+    for (const uint32_t sinks : {0u, 1u, 4u, 16u, 17u, 40u}) {
+      const WindowPolicy policy{tokens, sinks, WindowShape::kUniform, 256, Evict::kHeavy};
+      if (!CheckWindow(policy)) continue;
+      Geometry geometry = Layers(1);
+      ApplyWindow(policy, geometry);
+      const LayerShape& shape = geometry.groups[0].shape;
+      const Window window{shape.window, shape.sinks, shape.tail};
+      ASSERT_GT(window.tail, 0u) << tokens << ", " << sinks;
+      ASSERT_GE(window.recent(), 16u);
+      ASSERT_LE(sinks + window.tail + window.recent() + 8, tokens);
+      ASSERT_GT(sinks + window.tail + window.recent() + 8 + 16, tokens);
+      ASSERT_LE(window.first_choice(), 16 * MostRows(shape, 256));
+      ASSERT_LE(window.first_choice(), MostSlots(shape));
+    }
+  }
+}
+
+TEST(WindowPolicy, ATailThatNoWindowHoldsIsRefused) {
+  const auto message = [](const WindowPolicy& policy) {
+    const Status status = CheckWindow(policy);
+    return status ? std::string() : status.error().Message();
+  };
+  EXPECT_THAT(message({.tokens = 0, .evict = Evict::kHeavy}), testing::HasSubstr("--window"));
+  EXPECT_THAT(message({.tokens = 63, .evict = Evict::kHeavy}), testing::HasSubstr("64"));
+  EXPECT_EQ(message({.tokens = 64, .evict = Evict::kHeavy}), "");
+  EXPECT_THAT(message({.tokens = 100, .sinks = 90, .evict = Evict::kHeavy}),
+              testing::HasSubstr("130"));
+  EXPECT_EQ(message({.tokens = WindowPolicy::kAuto, .evict = Evict::kHeavy}), "");
+}
+
 TEST(WindowPolicy, AWindowOfSinksAloneIsRefusedNamingBoth) {
   EXPECT_TRUE(CheckWindow({.tokens = 5, .sinks = 4}).has_value());
   EXPECT_TRUE(CheckWindow({.tokens = 0, .sinks = 4}).has_value());
