@@ -1,11 +1,13 @@
 #include "exec/attention.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <optional>
 
 #include "base/checked.h"
+#include "kv/tail_scores.h"
 
 namespace tael::exec {
 namespace {
@@ -45,10 +47,11 @@ void MergeRow(const PieceView& into, const PieceView& piece, size_t row) {
 
 // Consecutive queries of one sequence and one KV head: rows are (token, head of the group).
 struct QueryTile {
-  const kv::Sequence* sequence;
+  kv::Sequence* sequence;
   const float* queries;     // [num_tokens * group, head_dim]
   size_t first_row;         // of the batch
   uint32_t first_position;  // of the first token
+  uint32_t end_position;    // of its chunk, behind the last token
   uint32_t num_tokens;
   uint32_t kv_head;
 
@@ -61,23 +64,46 @@ struct ReadyQueries {
   size_t stride;
 };
 
-// The pieces that a tile looks at: those of the sinks, where the layer has a window, and those of
-// the recent tokens. Sinks have pieces of their own from the first token on, so that what is added
-// to what is the same before and after tokens between the two were dropped.
+// The pieces that a tile looks at: those of the sinks, where the layer has a window, those of the
+// tail, by slot, and those of the recent tokens. Sinks have pieces of their own from the first
+// token on, so that what is added to what is the same before and after tokens between the two were
+// dropped.
 struct Pieces {
   uint32_t num_sinks = 0;     // pieces of sinks
-  uint32_t first_recent = 0;  // piece [first_recent * kKeysPerPiece, ...) follows them
-  uint32_t count = 0;         // of both
+  uint32_t num_tail = 0;      // pieces of the tail follow them
+  uint32_t first_recent = 0;  // piece [first_recent * kKeysPerPiece, ...) follows those
+  uint32_t count = 0;         // of all
 };
 
-// The sinks, or what follows them. Blocks lie side by side; the first holds token `first_token`.
+// Sinks, the tail (whose tokens are slots here), or what follows them. Blocks lie side by side; the
+// first holds token `first_token`.
 struct Run {
-  bool sinks;
+  enum class Kind : uint8_t { kSinks, kTail, kRecent };
+  Kind kind;
   std::span<const std::byte* const> blocks;
   uint32_t first_token;
   uint32_t begin;  // tokens [begin, end)
   uint32_t end;
+  uint32_t first_slot;  // of first_token (kv/tail_scores.h)
 };
+
+// The part of a run that one piece covers; empty if begin >= end.
+struct RunPiece {
+  Run run;
+  uint32_t begin;  // tokens [begin, end)
+  uint32_t end;
+};
+
+// Where a piece leaves exp(score - largest) of its keys: [rows, stride].
+struct WeightsView {
+  float* data;
+  size_t stride;
+};
+
+// How many weights a row has, where they are kept: kKeysPerPiece for each piece.
+size_t WeightStride(const Pass& pass) {
+  return size_t{pass.workspace.most_pieces()} * kKeysPerPiece;
+}
 
 class LayerAttention {
  public:
@@ -102,8 +128,9 @@ class LayerAttention {
     const uint32_t last = tile.last_position();
     const uint32_t first = std::max(FirstVisible(tile, tile.first_position), sinks);
     Pieces pieces{.num_sinks = CeilDiv(std::min(sinks, last + 1), kKeysPerPiece),
+                  .num_tail = CeilDiv(TailTokens(tile), kKeysPerPiece),
                   .first_recent = first / kKeysPerPiece};
-    pieces.count = pieces.num_sinks;
+    pieces.count = pieces.num_sinks + pieces.num_tail;
     if (first <= last) pieces.count += last / kKeysPerPiece + 1 - pieces.first_recent;
     return pieces;
   }
@@ -115,16 +142,48 @@ class LayerAttention {
 
   // Attention of a tile, whose queries are Ready(), over its piece `index`, into `out`.
   void AttendPiece(const QueryTile& tile, const ReadyQueries& queries, const Pieces& pieces,
-                   uint32_t index, const PieceView& out) const {
+                   uint32_t index, const WeightsView& weights, const PieceView& out) const {
+    const RunPiece piece = PieceOf(tile, pieces, index);
+    const bool sinks = piece.run.kind == Run::Kind::kSinks;
+    AttendRun(piece, tile, sinks ? SinkQueries(tile, queries) : queries, weights, out);
+  }
+
+  // Whether the tile's sequence wants to know what its keys get.
+  bool KeepsTail(const QueryTile& tile) const {
+    return !tile.sequence->Masses(place_.group, index_in_group()).empty();
+  }
+
+  // What a piece's keys got, to the sequence. `exclusive`: no other thread tells of them meanwhile.
+  void AddMasses(const QueryTile& tile, const RunPiece& piece, const float* sums,
+                 bool exclusive) const {
+    const size_t first_slot = piece.run.first_slot + piece.begin - piece.run.first_token;
+    const std::span<int64_t> masses = tile.sequence->Masses(place_.group, index_in_group())
+                                          .subspan(first_slot, piece.end - piece.begin);
+    for (size_t k = 0; k < masses.size(); ++k) {
+      const auto mass = static_cast<int64_t>(sums[k] * static_cast<float>(kv::TailScores::kUnit));
+      if (exclusive) {
+        masses[k] += mass;
+      } else {
+        std::atomic_ref(masses[k]).fetch_add(mass, std::memory_order_relaxed);
+      }
+    }
+  }
+
+  RunPiece PieceOf(const QueryTile& tile, const Pieces& pieces, uint32_t index) const {
     const kv::Sequence::View view = tile.sequence->Blocks(place_.group);
     const uint32_t sinks = NumSinks(tile);
-    if (index < pieces.num_sinks) {
-      AttendRun({true, view.sinks, 0, 0, sinks}, tile, SinkQueries(tile, queries), index, out);
-    } else {
-      const uint32_t piece = pieces.first_recent + index - pieces.num_sinks;
-      const Run run{false, view.blocks, view.first_token, sinks, UINT32_MAX};
-      AttendRun(run, tile, queries, piece, out);
+    Run run{Run::Kind::kSinks, view.sinks, 0, 0, sinks, 0};
+    uint32_t piece = index;
+    if (index >= pieces.num_sinks + pieces.num_tail) {
+      run = {Run::Kind::kRecent, view.blocks, view.first_token, sinks, UINT32_MAX, view.first_slot};
+      piece = pieces.first_recent + index - pieces.num_sinks - pieces.num_tail;
+    } else if (index >= pieces.num_sinks) {
+      run = {Run::Kind::kTail, view.tail, 0, 0, TailTokens(tile), view.tail_slot};
+      piece = index - pieces.num_sinks;
     }
+    const uint32_t run_begin = run.begin - run.begin % uint32_t{kernels::kBlockTokens};
+    return {run, std::max({piece * kKeysPerPiece, run.first_token, run_begin}),
+            std::min({(piece + 1) * kKeysPerPiece, tile.last_position() + 1, run.end})};
   }
 
   // A merged row as it leaves attention: quantised values were stored rotated.
@@ -143,6 +202,8 @@ class LayerAttention {
     return exact && keys.exact_scores != nullptr ? keys.exact_scores : keys.scores;
   }
 
+  size_t index_in_group() const { return place_.layer_offset / group_.layer_bytes; }
+
   size_t NumRows(const QueryTile& tile) const { return size_t{tile.num_tokens} * group_size(); }
 
   // Queries of [rows, head_dim] into `out`, if they have to be packed.
@@ -158,15 +219,17 @@ class LayerAttention {
   uint32_t NumSinks(const QueryTile& tile) const {
     return tile.sequence->window(place_.group).sinks;
   }
+  uint32_t TailTokens(const QueryTile& tile) const {
+    const size_t blocks = tile.sequence->Blocks(place_.group).tail.size();
+    return static_cast<uint32_t>(blocks * kernels::kBlockTokens);
+  }
   uint32_t FirstVisible(const QueryTile& tile, uint32_t position) const {
     return tile.sequence->FirstVisible(place_.group, position);
   }
 
-  void AttendRun(const Run& run, const QueryTile& tile, const ReadyQueries& queries, uint32_t piece,
-                 const PieceView& out) const {
-    const uint32_t run_begin = run.begin - run.begin % uint32_t{kernels::kBlockTokens};
-    const uint32_t begin = std::max({piece * kKeysPerPiece, run.first_token, run_begin});
-    const uint32_t end = std::min({(piece + 1) * kKeysPerPiece, tile.last_position() + 1, run.end});
+  void AttendRun(const RunPiece& piece, const QueryTile& tile, const ReadyQueries& queries,
+                 const WeightsView& weights, const PieceView& out) const {
+    const auto& [run, begin, end] = piece;
     const size_t rows = NumRows(tile);
     if (begin >= end) {
       for (size_t r = 0; r < rows; ++r) out.max(r) = kNothing;
@@ -180,16 +243,16 @@ class LayerAttention {
     call.num_rows = rows;
     call.q = queries.data;
     call.q_stride = queries.stride;
-    call.scores = scratch_.scores;
-    call.score_stride = kKeysPerPiece;
+    call.scores = weights.data;
+    call.score_stride = weights.stride;
     scores_(call);
     size_t r = 0;
     for (uint32_t t = 0; t < tile.num_tokens; ++t) {
       const uint32_t position = tile.first_position + t;
       uint32_t first = run.begin;
-      if (!run.sinks) first = std::max(first, FirstVisible(tile, position));
+      if (run.kind == Run::Kind::kRecent) first = std::max(first, FirstVisible(tile, position));
       for (uint32_t head = 0; head < group_size(); ++head, ++r) {
-        SoftmaxRow(call.scores + r * kKeysPerPiece, {begin, end}, {first, position + 1}, out, r);
+        SoftmaxRow(weights.data + r * weights.stride, {begin, end}, {first, position + 1}, out, r);
       }
     }
     call.tile_offset += group_.k_tile_bytes;
@@ -282,6 +345,34 @@ class LayerAttention {
   const ThreadScratch& scratch_;
 };
 
+// Tells the sequence of a tile what its keys got, once the tile's rows are merged. Of each query's
+// attention only so much counts as is left of it when the chunk is over.
+void CollectTile(const Pass& pass, const LayerAttention& attention, const QueryTile& tile,
+                 const Pieces& pieces, const PieceView& merged) {
+  const ThreadScratch& scratch = attention.scratch();
+  const uint32_t group = attention.group_size();
+  const size_t rows = size_t{tile.num_tokens} * group;
+  const size_t most_pieces = pass.workspace.most_pieces(), stride = WeightStride(pass);
+  for (size_t r = 0; r < rows; ++r) {
+    const size_t behind = tile.end_position - tile.first_position - 1 - r / group;
+    const double fade = std::pow(kv::TailScores::kDecay, static_cast<double>(behind));
+    scratch.shares[r] = static_cast<float>(fade) / merged.sum(r);
+  }
+  for (uint32_t p = pieces.num_sinks; p < pieces.count; ++p) {
+    const RunPiece piece = attention.PieceOf(tile, pieces, p);
+    const size_t num_keys = piece.end - std::min(piece.begin, piece.end);
+    std::fill_n(scratch.key_sums, num_keys, 0.0f);
+    for (size_t r = 0; r < rows; ++r) {
+      const float max = scratch.piece_max[r * most_pieces + p];
+      if (max == kNothing) continue;
+      const float share = scratch.shares[r] * std::exp(max - merged.max(r));
+      const float* weights = scratch.weights + r * stride + size_t{p} * kKeysPerPiece;
+      for (size_t k = 0; k < num_keys; ++k) scratch.key_sums[k] += share * weights[k];
+    }
+    if (num_keys > 0) attention.AddMasses(tile, piece, scratch.key_sums, false);
+  }
+}
+
 // A tile's whole context, piece after piece; finished rows go to kAttended.
 void AttendTile(const Pass& pass, const LayerAttention& attention, const QueryTile& tile) {
   const size_t dim = attention.head_dim();
@@ -292,10 +383,18 @@ void AttendTile(const Pass& pass, const LayerAttention& attention, const QueryTi
   for (size_t r = 0; r < rows; ++r) merged.max(r) = kNothing;
   const ReadyQueries queries = attention.Ready(tile);
   const Pieces pieces = attention.PiecesOf(tile);
+  const bool keeps_tail = attention.KeepsTail(tile);
+  const ThreadScratch& scratch = attention.scratch();
+  WeightsView weights{scratch.scores, kKeysPerPiece};
   for (uint32_t p = 0; p < pieces.count; ++p) {
-    attention.AttendPiece(tile, queries, pieces, p, piece);
-    for (size_t r = 0; r < rows; ++r) MergeRow(merged, piece, r);
+    if (keeps_tail) weights = {scratch.weights + size_t{p} * kKeysPerPiece, WeightStride(pass)};
+    attention.AttendPiece(tile, queries, pieces, p, weights, piece);
+    for (size_t r = 0; r < rows; ++r) {
+      if (keeps_tail) scratch.piece_max[r * pass.workspace.most_pieces() + p] = piece.max(r);
+      MergeRow(merged, piece, r);
+    }
   }
+  if (keeps_tail) CollectTile(pass, attention, tile, pieces, merged);
   const size_t width = size_t{pass.description().num_heads} * dim;
   for (size_t r = 0; r < rows; ++r) {
     const size_t token = tile.first_row + r / group;
@@ -320,6 +419,7 @@ void AttendBatch(const Pass& pass, const LayerAttention& attention, size_t threa
                              .queries = pass.floats(Buffer::kQueries) + query,
                              .first_row = row,
                              .first_position = pass.rows[row].position,
+                             .end_position = pass.rows[chunk_row].position + num_tokens,
                              .num_tokens = std::min(tokens_per_tile, num_tokens - t),
                              .kv_head = h};
         AttendTile(pass, attention, tile);
@@ -335,6 +435,7 @@ QueryTile SingleRowTile(const Pass& pass, const LayerAttention& attention, uint3
           .queries = pass.floats(Buffer::kQueries) + query,
           .first_row = 0,
           .first_position = pass.rows[0].position,
+          .end_position = pass.rows[0].position + 1,
           .num_tokens = 1,
           .kv_head = kv_head};
 }
@@ -347,16 +448,66 @@ PieceView PartialOf(const Pass& pass, const LayerAttention& attention, uint32_t 
   return {pass.floats(Buffer::kPartials) + slot * attention.group_size() * (dim + 2), dim};
 }
 
+// The weights that a batch of one row keeps: of piece `index`, for the heads of a KV head.
+WeightsView WeightsOf(const Pass& pass, const LayerAttention& attention, uint32_t kv_head,
+                      size_t index) {
+  const size_t pieces = pass.workspace.most_pieces() * size_t{attention.num_kv_heads()};
+  const size_t partials = pieces * attention.group_size() * (attention.head_dim() + 2);
+  const size_t head = size_t{kv_head} * attention.group_size();
+  return {
+      pass.floats(Buffer::kPartials) + partials + head * WeightStride(pass) + index * kKeysPerPiece,
+      WeightStride(pass)};
+}
+
 void AttendSingleRow(const Pass& pass, const LayerAttention& attention, size_t thread) {
   size_t unit = 0;
   for (uint32_t h = 0; h < attention.num_kv_heads(); ++h) {
     const QueryTile tile = SingleRowTile(pass, attention, h);
     const Pieces pieces = attention.PiecesOf(tile);
+    const bool keeps_tail = attention.KeepsTail(tile);
+    WeightsView weights{attention.scratch().scores, kKeysPerPiece};
     std::optional<ReadyQueries> queries;
     for (uint32_t p = 0; p < pieces.count; ++p, ++unit) {
       if (unit % pass.team.size() != thread) continue;
       if (!queries) queries = attention.Ready(tile);
-      attention.AttendPiece(tile, *queries, pieces, p, PartialOf(pass, attention, h, p));
+      if (keeps_tail) weights = WeightsOf(pass, attention, h, p);
+      attention.AttendPiece(tile, *queries, pieces, p, weights, PartialOf(pass, attention, h, p));
+    }
+  }
+}
+
+// The largest score of one head of a single row, and 1 over the sum that belongs to it.
+struct HeadTotal {
+  float max = kNothing;
+  float share = 0;
+};
+HeadTotal TotalOf(const Pass& pass, const LayerAttention& attention, uint32_t count,
+                  uint32_t kv_head, uint32_t row) {
+  HeadTotal total;
+  for (uint32_t p = 0; p < count; ++p) {
+    total.max = std::max(total.max, PartialOf(pass, attention, kv_head, p).max(row));
+  }
+  float sum = 0;
+  for (uint32_t p = 0; p < count; ++p) {
+    const PieceView piece = PartialOf(pass, attention, kv_head, p);
+    if (piece.max(row) != kNothing) sum += piece.sum(row) * std::exp(piece.max(row) - total.max);
+  }
+  total.share = 1 / sum;
+  return total;
+}
+
+// What the keys of a piece got of a single row, all heads together: into key_sums.
+void SumPiece(const Pass& pass, const LayerAttention& attention, uint32_t index, size_t num_keys) {
+  const ThreadScratch& scratch = attention.scratch();
+  std::fill_n(scratch.key_sums, num_keys, 0.0f);
+  for (uint32_t h = 0; h < attention.num_kv_heads(); ++h) {
+    const WeightsView weights = WeightsOf(pass, attention, h, index);
+    for (uint32_t r = 0; r < attention.group_size(); ++r) {
+      const size_t head = size_t{h} * attention.group_size() + r;
+      const float max = PartialOf(pass, attention, h, index).max(r);
+      const float share = scratch.shares[head] * std::exp(max - scratch.piece_max[head]);
+      const float* of_row = weights.data + r * weights.stride;
+      for (size_t k = 0; k < num_keys; ++k) scratch.key_sums[k] += share * of_row[k];
     }
   }
 }
@@ -386,6 +537,29 @@ void MergeSingleRow(const Pass& pass, uint32_t layer, size_t thread, float* out)
       }
       attention.Finish(merged, r, out + (size_t{h} * group + r) * dim);
     }
+  }
+}
+
+// Pieces are dealt out, each with all of its heads: nobody else adds to its keys.
+void CollectSingleRow(const Pass& pass, uint32_t layer, size_t thread) {
+  const LayerAttention attention(pass, layer, thread);
+  const QueryTile tile = SingleRowTile(pass, attention, 0);
+  if (!attention.KeepsTail(tile)) return;
+  const Pieces pieces = attention.PiecesOf(tile);
+  const ThreadScratch& scratch = attention.scratch();
+  for (uint32_t h = 0, head = 0; h < attention.num_kv_heads(); ++h) {
+    for (uint32_t r = 0; r < attention.group_size(); ++r, ++head) {
+      const HeadTotal total = TotalOf(pass, attention, pieces.count, h, r);
+      scratch.piece_max[head] = total.max;
+      scratch.shares[head] = total.share;
+    }
+  }
+  for (uint32_t p = pieces.num_sinks + static_cast<uint32_t>(thread); p < pieces.count;
+       p += static_cast<uint32_t>(pass.team.size())) {
+    const RunPiece piece = attention.PieceOf(tile, pieces, p);
+    if (piece.begin >= piece.end) continue;
+    SumPiece(pass, attention, p, piece.end - piece.begin);
+    attention.AddMasses(tile, piece, scratch.key_sums, true);
   }
 }
 

@@ -117,6 +117,7 @@ void AttentionOutput(const Pass& pass, uint32_t layer, size_t thread) {
     MergeSingleRow(pass, layer, thread, dst);
     return dst;
   });
+  if (pass.rows.size() == 1) CollectSingleRow(pass, layer, thread);
   const Range mine = Project(pass, thread, input, w.output, w.output_bias,
                              pass.floats(Buffer::kProjection), m.model_dim);
   AddToResidual(pass, thread, w.attention_post_norm, mine);

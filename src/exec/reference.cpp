@@ -94,15 +94,45 @@ void Reference::Rotate(Vector& heads, int32_t rope, uint32_t position) const {
   }
 }
 
+bool Reference::TailSees(const Tail& tail, uint32_t token) const {
+  if (position_ < tail.first_choice || token < tail.sinks) return true;
+  if (token + tail.recent >= position_ / 16 * 16) return true;
+  return std::ranges::find(tail.kept, token) != tail.kept.end();
+}
+
+// Before the query at position_ comes: the tail it will see.
+void Reference::Choose(Tail& tail) const {
+  if (position_ < tail.first_choice || position_ % 16 != 0) return;
+  const uint32_t end = position_ - tail.recent;  // of what is too old to be recent
+  std::vector<uint32_t> candidates = tail.kept;
+  const uint32_t behind_sinks = (tail.sinks + 15) / 16 * 16;
+  uint32_t next = tail.kept.empty() ? behind_sinks : end - 16;
+  for (; next < end; ++next) candidates.push_back(next);
+  std::erase_if(candidates, [&](uint32_t token) {  // a newer one is there for each of them
+    return token + tail.reach < position_ && token < end - 16;
+  });
+  std::ranges::sort(candidates, [&](uint32_t a, uint32_t b) {
+    return tail.scores[a] > tail.scores[b] || (tail.scores[a] == tail.scores[b] && a < b);
+  });
+  if (candidates.size() > tail.tail) {
+    const double last = tail.scores[candidates[tail.tail - 1]];
+    const double loser = tail.scores[candidates[tail.tail]];
+    tail.least_margin = std::min(tail.least_margin, (last - loser) / last);
+    candidates.resize(tail.tail);
+  }
+  std::ranges::sort(candidates);
+  tail.kept = std::move(candidates);
+}
+
 bool Reference::Sees(uint32_t layer, uint32_t token) const {
+  if (HasTail(layer)) return TailSees(tails_[layer], token);
   const LayerWindow& w = windows_[layer];
   return w.window == 0 || token < w.sinks || token + (w.window - w.sinks) > position_;
 }
 
 // Softmax over every key that the window shows, one query head after the other. The sinks are
 // compared with `sink_q`.
-Reference::Vector Reference::Attention(uint32_t layer, const Vector& q,
-                                       const Vector& sink_q) const {
+Reference::Vector Reference::Attention(uint32_t layer, const Vector& q, const Vector& sink_q) {
   const model::ModelDescription& m = model_.description();
   const model::LayerDescription& l = m.layers[layer];
   const uint32_t kv_dim = l.num_kv_heads * m.head_dim;
@@ -131,6 +161,7 @@ Reference::Vector Reference::Attention(uint32_t layer, const Vector& q,
     }
     for (uint32_t t = 0; t <= position_; ++t) {
       if (!Sees(layer, t)) continue;
+      if (HasTail(layer)) tails_[layer].scores[t] += static_cast<double>(weights[t] / sum);
       const float* value = &values_[layer][size_t{t} * kv_dim + kv_head * m.head_dim];
       for (uint32_t d = 0; d < m.head_dim; ++d) {
         out[size_t{head} * m.head_dim + d] += weights[t] / sum * value[d];
@@ -175,6 +206,11 @@ Reference::Vector Reference::FfnBlock(uint32_t layer, const Vector& x) const {
 }
 
 std::vector<float> Reference::Feed(TokenId token) {
+  for (Tail& tail : tails_) {
+    if (tail.tail != 0) Choose(tail);
+    for (double& score : tail.scores) score *= 0.998;
+    tail.scores.push_back(0);
+  }
   const model::ModelDescription& m = model_.description();
   const model::Weights& w = model_.weights();
   Vector x(m.model_dim);

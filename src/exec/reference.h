@@ -1,11 +1,12 @@
 // The oracle: a forward pass one can read in one sitting. One token at a time, f32 everywhere, a
 // contiguous cache that keeps every key, plain loops, no kernels but the scalar dequantisers.
-// Windows are a mask over that cache.
+// Windows are a mask over that cache, and so is eviction by attention.
 //
 // Everything faster is held against it in tests. It shares the model's description and weights with
 // the engine, and nothing else.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -29,6 +30,24 @@ class Reference {
   Reference(const model::Model& model, uint32_t context_length,
             std::vector<LayerWindow> windows = {});
 
+  // Eviction by attention, of one layer: what is seen are the tokens from floor16(position) -
+  // recent on, `tail` of those before, which have the highest scores, and the sinks. Nothing is
+  // hidden from positions before `first_choice`. Scores fade by 0.998 for each token.
+  struct Tail {
+    uint32_t sinks = 0;
+    uint32_t tail = 0;  // none: windows[] of the layer
+    uint32_t recent = 0;
+    uint32_t first_choice = 0;
+    uint32_t reach = UINT32_MAX;  // older tokens lose, whatever attention they got
+    // What has come of it:
+    std::vector<double> scores = {};  // by position
+    std::vector<uint32_t> kept = {};  // positions of the tail, ascending
+    double least_margin = INFINITY;   // of a choice: how far the best loser was behind, relatively
+  };
+  // By layer; or empty. Before the first token, or to give tails up.
+  void set_tails(std::vector<Tail> tails) { tails_ = std::move(tails); }
+  const std::vector<Tail>& tails() const { return tails_; }
+
   // From the next token on.
   void set_windows(std::vector<LayerWindow> windows) { windows_ = std::move(windows); }
 
@@ -43,12 +62,16 @@ class Reference {
   void NormHeads(Vector& heads, const float* weight) const;
   void Rotate(Vector& heads, int32_t rope, uint32_t position) const;
   bool Sees(uint32_t layer, uint32_t token) const;
-  Vector Attention(uint32_t layer, const Vector& q, const Vector& sink_q) const;
+  bool HasTail(uint32_t layer) const { return !tails_.empty() && tails_[layer].tail != 0; }
+  bool TailSees(const Tail& tail, uint32_t token) const;
+  void Choose(Tail& tail) const;
+  Vector Attention(uint32_t layer, const Vector& q, const Vector& sink_q);
   Vector AttentionBlock(uint32_t layer, const Vector& x);
   Vector FfnBlock(uint32_t layer, const Vector& x) const;
 
   const model::Model& model_;
   std::vector<LayerWindow> windows_;  // by layer
+  std::vector<Tail> tails_;           // by layer
   std::vector<model::RopeFrequencies> ropes_;
   uint32_t position_ = 0;
   std::vector<Vector> keys_;    // by layer: [position][num_kv_heads * head_dim]

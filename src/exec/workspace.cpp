@@ -85,11 +85,21 @@ KernelNeeds NeedsOf(const model::Model& model, const WorkspaceShape& shape) {
   return needs;
 }
 
-// Sinks have pieces of their own, and a window may begin and end inside of one.
+// Sinks and tails have pieces of their own, and a window may begin and end inside of one.
+uint32_t MostPieces(const WorkspaceShape& shape) {
+  const uint32_t window = std::max(shape.max_window, shape.most_slots);
+  const uint32_t keys = window != 0 ? window : shape.max_context;
+  return CeilDiv(keys, kKeysPerPiece) + (shape.most_slots != 0 ? 4 : 2);
+}
+
+// A row's weights of all keys.
+uint64_t WeightFloats(const WorkspaceShape& shape) {
+  return shape.most_slots != 0 ? uint64_t{MostPieces(shape)} * kKeysPerPiece : 0;
+}
+
+// Results of a single row's pieces, and its weights behind them.
 uint64_t PartialFloats(const Dims& d, const WorkspaceShape& shape) {
-  const uint32_t keys = shape.max_window != 0 ? shape.max_window : shape.max_context;
-  const uint64_t pieces = CeilDiv<uint64_t>(keys, kKeysPerPiece) + 2;
-  return pieces * d.heads * (d.head_dim + 2);
+  return MostPieces(shape) * d.heads * (d.head_dim + 2) + d.heads * WeightFloats(shape);
 }
 
 struct Layout {
@@ -97,6 +107,7 @@ struct Layout {
   mem::ArenaPlan plan;
   // Bytes of a thread's scratch.
   uint64_t matmul, packed, row, head, queries, sink_queries, scores, piece;
+  uint64_t weights, piece_max, shares, key_sums;
   uint64_t thread_bytes = 0;
   uint64_t total_bytes = 0;
 };
@@ -150,8 +161,14 @@ Layout MakeLayout(const model::Model& model, const WorkspaceShape& shape) {
       shape.max_window != 0 ? aligned(rows * (d.head_dim + packed_query) * sizeof(float)) : 0;
   out.scores = aligned(rows * kKeysPerPiece * sizeof(float));
   out.piece = aligned(rows * (d.head_dim + 2) * sizeof(float));
+  out.weights = aligned(rows * WeightFloats(shape) * sizeof(float));
+  const bool keeps_weights = out.weights != 0;
+  out.piece_max = keeps_weights ? aligned(rows * MostPieces(shape) * sizeof(float)) : 0;
+  out.shares = keeps_weights ? aligned(rows * sizeof(float)) : 0;
+  out.key_sums = keeps_weights ? aligned(kKeysPerPiece * sizeof(float)) : 0;
   out.thread_bytes = out.matmul + out.packed + out.row + out.head + out.queries + out.sink_queries +
-                     out.scores + 2 * out.piece;
+                     out.scores + 2 * out.piece + out.weights + out.piece_max + out.shares +
+                     out.key_sums;
   out.total_bytes = out.plan.total_bytes + shape.num_threads * out.thread_bytes;
   return out;
 }
@@ -186,6 +203,7 @@ Result<std::unique_ptr<Workspace>> Workspace::Create(const model::Model& model,
   if (page != 0) out->arena_.UseLargePages();
   out->reservation_.SetUsed(layout.total_bytes);
   out->shape_ = shape;
+  out->most_pieces_ = MostPieces(shape);
   out->sizes_ = layout.sizes;
   std::byte* next = out->arena_.data() + layout.plan.total_bytes;
   const auto take = [&next](uint64_t bytes) { return std::exchange(next, next + bytes); };
@@ -201,6 +219,10 @@ Result<std::unique_ptr<Workspace>> Workspace::Create(const model::Model& model,
     scratch.scores = take_floats(layout.scores);
     scratch.piece = take_floats(layout.piece);
     scratch.merged = take_floats(layout.piece);
+    scratch.weights = take_floats(layout.weights);
+    scratch.piece_max = take_floats(layout.piece_max);
+    scratch.shares = take_floats(layout.shares);
+    scratch.key_sums = take_floats(layout.key_sums);
     out->scratch_.push_back(scratch);
   }
   out->plan_ = std::move(layout.plan);

@@ -29,6 +29,8 @@ struct WorkspaceShape {
   uint32_t max_context = 0;   // longest sequence
   // Where every layer has a window: its widest. Sequences may be longer than max_context then.
   uint32_t max_window = 0;
+  // Most slots of a tail's scores that a query sees (kv/tail_scores.h); 0: nobody keeps a tail.
+  uint32_t most_slots = 0;
   uint32_t logit_rows = 1;  // rows of logits held at a time
   size_t num_threads = 1;
   Compute compute = Compute::kFast;
@@ -59,6 +61,11 @@ struct ThreadScratch {
   float* scores = nullptr;        // [kQueryRowsPerTile + group, kKeysPerPiece]
   float* piece = nullptr;         // [rows, head_dim + 2]: one piece's result
   float* merged = nullptr;        // [rows, head_dim + 2]: merged so far
+  // Of layers with a tail, whose keys are told what they got once a row's sum is known:
+  float* weights = nullptr;    // [rows, most_pieces * kKeysPerPiece]: exp(score - piece_max)
+  float* piece_max = nullptr;  // [rows, most_pieces]
+  float* shares = nullptr;     // [rows]
+  float* key_sums = nullptr;   // [kKeysPerPiece]
 };
 
 class Workspace {
@@ -80,6 +87,8 @@ class Workspace {
                                                    mem::MemoryBudget& budget);
 
   const WorkspaceShape& shape() const { return shape_; }
+  // Pieces of attention that one row has at most, where layers have windows.
+  uint32_t most_pieces() const { return most_pieces_; }
   std::byte* bytes(model::Buffer buffer) const {
     return arena_.data() + plan_.offsets[static_cast<size_t>(buffer)];
   }
@@ -93,6 +102,7 @@ class Workspace {
   Workspace() = default;
 
   WorkspaceShape shape_;
+  uint32_t most_pieces_ = 0;
   std::array<uint64_t, model::kNumBuffers> sizes_{};
   mem::ArenaPlan plan_;
   mem::Reservation reservation_;
