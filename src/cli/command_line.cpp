@@ -164,6 +164,14 @@ Result<kv::WindowShape> ParseWindowShape(const std::string& text) {
                text + "; use uniform or layered"};
 }
 
+Result<kv::Evict> ParseEvict(const std::string& text) {
+  if (text == "drop") return kv::Evict::kDrop;
+  if (text == "heavy") return kv::Evict::kHeavy;
+  const bool is_planned = text == "merge";
+  return Error{ErrorCode::kInvalidArgument, is_planned ? "not there yet" : "unknown value",
+               text + "; use drop or heavy"};
+}
+
 // A flag of which so far one value works. `planned` names those that are to come.
 std::function<Result<bool>(const std::string&)> OnlyValue(const std::string& only,
                                                           std::vector<std::string> planned) {
@@ -230,9 +238,13 @@ void AddWindowFlags(CLI::App* app, kv::WindowPolicy& window) {
   AddCount(app, "--floor", window.floor, "Memory pressure shrinks a window to this at least", 1,
            kMaxTokens)
       ->default_str("256");
-  AddParsed<bool>(app, "--evict", "What becomes of tokens that a window drops: drop",
-                  OnlyValue("drop", {"heavy", "merge"}), ignore)
-      ->type_name("HOW");
+  AddParsed<kv::Evict>(app, "--evict",
+                       "What becomes of tokens that leave a window: drop; heavy: those that got "
+                       "most attention stay, "
+                       "in a quarter of it",
+                       ParseEvict, [&window](kv::Evict evict) { window.evict = evict; })
+      ->type_name("HOW")
+      ->default_str("drop");
   AddParsed<bool>(app, "--compress-prompt", "off", OnlyValue("off", {"auto"}), ignore)
       ->type_name("WHEN");
 }

@@ -92,9 +92,11 @@ std::string ToText(const PlanOptions& options, const Forecast& forecast) {
   line("planned", std::to_string(plan.max_sessions) + " x " + std::to_string(plan.context_length) +
                       " tokens, prompts in chunks of " + std::to_string(plan.workspace.max_tokens));
   if (plan.is_endless()) {
-    line("window", std::to_string(plan.window.tokens) + " tokens are kept, " +
-                       std::to_string(plan.window.sinks) +
-                       " of them the first; texts may be longer than the context");
+    line("window",
+         std::to_string(plan.window.tokens) + " tokens are kept, " +
+             std::to_string(plan.window.sinks) + " of them the first" +
+             (plan.tail_bytes != 0 ? ", a quarter of them for the attention they got" : "") +
+             "; texts may be longer than the context");
   }
   if (plan.fits()) {
     line("at most", std::to_string(forecast.capacity.max_context) + " tokens of context, or " +

@@ -62,7 +62,8 @@ Json WindowToJson(const engine::MemoryPlan& plan) {
   const bool layered = plan.window.shape == kv::WindowShape::kLayered;
   return {{"tokens", plan.window.tokens},
           {"sinks", plan.window.sinks},
-          {"shape", layered ? "layered" : "uniform"}};
+          {"shape", layered ? "layered" : "uniform"},
+          {"evict", plan.window.evict == kv::Evict::kHeavy ? "heavy" : "drop"}};
 }
 
 void NoteTruncation(const engine::GenerateResult& result, const engine::MemoryPlan& plan) {
@@ -70,7 +71,8 @@ void NoteTruncation(const engine::GenerateResult& result, const engine::MemoryPl
   Note("truncated: " + std::to_string(result.truncated_tokens) + " of " +
        std::to_string(result.prompt_tokens) + " prompt tokens lie outside the window of " +
        std::to_string(plan.window.tokens) + ", whose first " + std::to_string(plan.window.sinks) +
-       " tokens and last ones stay");
+       " tokens and last ones stay" +
+       (plan.tail_bytes != 0 ? ", and the old ones that got most attention" : ""));
 }
 
 Json LogProbsToJson(const engine::GenerateResult& result) {

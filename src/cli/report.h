@@ -26,7 +26,7 @@ engine::GenerateCallbacks ShowAnswer(Progress& progress, bool json);
 
 Json IdsToJson(std::span<const TokenId> ids);
 Json TimingsToJson(const engine::Timings& timings);
-// The window in force: `tokens` (0: off), `sinks`, `shape`.
+// The window in force: `tokens` (0: off), `sinks`, `shape`, `evict`.
 Json WindowToJson(const engine::MemoryPlan& plan);
 // Says on stderr how much of a prompt the answer began without, if so.
 void NoteTruncation(const engine::GenerateResult& result, const engine::MemoryPlan& plan);

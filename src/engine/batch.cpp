@@ -63,6 +63,11 @@ class BatchPass {
   Status CheckItem(const BatchItem& item) const {
     TAEL_CHECK(item.session != nullptr && item.session->engine_ == &engine_);
     TAEL_RETURN_IF_ERROR(CheckTokens(engine_, item.tokens));
+    if (item.tokens.size() > item.session->MostAtOnce()) {
+      return Error{ErrorCode::kInvalidArgument, "more tokens than the session takes at once",
+                   std::to_string(item.tokens.size()) + ", up to its next choice of old tokens " +
+                       std::to_string(item.session->MostAtOnce()) + ": give the rest to the next"};
+    }
     return CheckRemaining(*item.session, item.tokens.size());
   }
 
@@ -91,7 +96,7 @@ class BatchPass {
       kv::Sequence& sequence = item.session->sequence_;
       const auto count = static_cast<uint32_t>(item.tokens.size());
       const uint32_t kept = item.keep != nullptr ? *item.keep : count;
-      TAEL_CHECK(kept <= count);
+      TAEL_CHECK(kept <= count && (kept == count || kept == 0 || !sequence.has_tail()));
       sequence.Commit(kept);
       if (kept < count) sequence.Truncate(sequence.length());
     }

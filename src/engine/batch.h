@@ -21,7 +21,8 @@ struct BatchItem {
   std::span<const TokenId> tokens;  // at least one; they follow what the session holds
   uint32_t num_logits = 1;          // of the last so many of them; may be 0
   // How many of the tokens the session shall hold afterwards, if not all: read when the sink has
-  // had all logits, so that it can decide (at most tokens.size()).
+  // had all logits, so that it can decide (at most tokens.size(); all or none where the session
+  // evicts by attention, since scores cannot forget a token).
   const uint32_t* keep = nullptr;
 };
 
@@ -33,7 +34,8 @@ using BatchStop = exec::StopCheck;
 
 // Computes all items in one pass. Requires: every session is of `engine`.
 // Fails: kInvalidArgument for no items, no tokens, ids outside the vocabulary, a session named
-// twice or more tokens in all than Engine::max_batch_tokens(); kContextExceeded, naming both
+// twice, more tokens than its Session::MostAtOnce(), or more in all than
+// Engine::max_batch_tokens(); kContextExceeded, naming both
 // numbers; kNoFreeBlocks; kIo when the model file was cut meanwhile (from then on always). After a
 // failure no session has changed; only kIo comes after the sink was called.
 Status FeedBatch(Engine& engine, std::span<const BatchItem> items, BatchSink sink);

@@ -117,6 +117,9 @@ Status Engine::Reserve() {
   runtime_.SetUsed(runtime_.bytes() - std::min(runtime_.bytes(), kRuntimeHeadroom));
   kernel_.SetUsed(kernel_.bytes());
   tokenizer_bytes_.SetUsed(tokenizer_bytes_.bytes());
+  if (plan_.tail_bytes == 0) return {};
+  TAEL_ASSIGN_OR_RETURN(tails_, budget_->Reserve(MemoryTag::kKv, plan_.tail_bytes));
+  tails_.SetUsed(tails_.bytes());
   return {};
 }
 
@@ -193,7 +196,8 @@ Status Session::Feed(std::span<const TokenId> tokens, const FeedOptions& options
     if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed)) {
       return Error{ErrorCode::kCancelled, "cancelled", ""};
     }
-    const size_t end = std::min<size_t>(tokens.size(), done + engine_->max_batch_tokens());
+    const uint32_t most = std::min(engine_->max_batch_tokens(), MostAtOnce());
+    const size_t end = std::min<size_t>(tokens.size(), done + most);
     const BatchItem item{
         .session = this,
         .tokens = tokens.subspan(done, end - done),

@@ -119,7 +119,7 @@ class Engine {
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<tokenizer::Tokenizer> tokenizer_;
   MemoryPlan plan_;
-  mem::Reservation weights_, tokenizer_bytes_, kernel_, runtime_;
+  mem::Reservation weights_, tokenizer_bytes_, kernel_, runtime_, tails_;
   exec::CpuChoice cpus_;
   std::unique_ptr<exec::ThreadTeam> team_;
   std::unique_ptr<kv::BlockPool> pool_;
@@ -175,6 +175,7 @@ class Session {
   // kv::Sequence says what these do.
   void PinFirst(uint32_t tokens) { sequence_.PinFirst(tokens); }
   void LimitWindow(uint32_t tokens) { sequence_.LimitWindow(tokens); }
+  uint32_t MostAtOnce() const { return sequence_.MostAtOnce(); }
   // Tokens that the last one saw in no layer because the user's window had dropped them. (Windows
   // that the model itself was trained with drop nothing that it would have looked at.)
   uint32_t dropped_tokens() const {

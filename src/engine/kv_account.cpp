@@ -55,7 +55,8 @@ KvAccount::Blocks KvAccount::Growth(const kv::Sequence& sequence, uint32_t token
     const kv::GroupId id{static_cast<uint32_t>(i)};
     const uint64_t placed = std::max<uint64_t>(sequence.table(id).size(), shared / kRow);
     const kv::Sequence::View view = sequence.Blocks(id);
-    const uint64_t live = view.blocks.size() + (view.first_token != 0 ? view.sinks.size() : 0);
+    const uint64_t kept = view.first_token != 0 ? view.sinks.size() + view.tail.size() : 0;
+    const uint64_t live = view.blocks.size() + kept;
     const uint64_t left = rows - std::min(rows, placed);
     const uint64_t below_most = groups_[i].most_rows - std::min(groups_[i].most_rows, live);
     blocks[groups_[i].size] += std::min(left, below_most) + (sequence.SharesTail(id) ? 1 : 0);

@@ -33,7 +33,8 @@ void PassPlan::Make(std::span<Choice* const> ready, uint32_t max_tokens, bool dr
   }
   for (Choice* choice : ready) {
     if (choice->decodes() || room == 0) continue;
-    const uint32_t count = ChunkLength(choice->held(), choice->pending(), room);
+    const uint32_t most = std::min(room, choice->session->MostAtOnce());
+    const uint32_t count = ChunkLength(choice->held(), choice->pending(), most);
     Add(*choice, count, false);
     room -= count;
   }

@@ -68,8 +68,10 @@ kv::Geometry GeometryOf(const model::Model& model, const PlanRequest& request) {
   }
   const bool layered =
       request.window.tokens != 0 && request.window.shape == kv::WindowShape::kLayered;
-  return kv::MakeGeometry(layers, kernels::Active(),
-                          layered ? kLayeredBlockBytes : kv::kTargetBlockBytes);
+  kv::Geometry geometry = kv::MakeGeometry(layers, kernels::Active(),
+                                           layered ? kLayeredBlockBytes : kv::kTargetBlockBytes);
+  geometry.reach = m.trained_context;
+  return geometry;
 }
 
 // From this budget on KV and activations lie on pages of 2 MiB: prompts are 1-3 % faster, paging
@@ -119,6 +121,7 @@ uint64_t RuntimeBytes(const model::Model& model, const PlanRequest& request) {
 // Tokens that share a pass get the bits they would get alone only while they share the form of one
 // token's activations; f32 rows are always that.
 uint32_t DraftTokens(const PlanRequest& request) {
+  if (request.window.evict == kv::Evict::kHeavy) return 0;  // scores cannot forget a wrong draft
   size_t most = std::min<size_t>(request.draft_tokens, Speculation::kMostDraft);
   if (request.chunk_tokens != 0) most = std::min<size_t>(most, request.chunk_tokens - 1);
   if (request.compute == exec::Compute::kFast) {
@@ -227,6 +230,11 @@ class Planner {
     plan_.geometry = plain_;
     kv::ApplyWindow(window, plan_.geometry);
     plan_.workspace.max_window = plan_.is_endless() ? kv::WidestWindow(plan_.geometry) : 0;
+    plan_.workspace.most_slots = 0;
+    for (const kv::LayerGroup& group : plan_.geometry.groups) {
+      if (group.shape.tail == 0) continue;
+      plan_.workspace.most_slots = std::max(plan_.workspace.most_slots, kv::MostSlots(group.shape));
+    }
   }
 
   // Slabs for all sessions.
@@ -264,9 +272,11 @@ class Planner {
     plan_.workspace.max_context = context;
     if (request_.window.tokens == kv::WindowPolicy::kAuto) SetWindow(context);
     plan_.kv_capacity_bytes = KvCapacity(context);
+    plan_.tail_bytes = plan_.max_sessions * kv::TailBytes(plan_.geometry);
     Part(MemoryTag::kWeights) = WeightsBytes();
-    Part(MemoryTag::kKv) =
-        plan_.kv_capacity_bytes + plan_.kv_capacity_bytes / plan_.slab_bytes * kBookkeepingPerSlab;
+    Part(MemoryTag::kKv) = plan_.kv_capacity_bytes +
+                           plan_.kv_capacity_bytes / plan_.slab_bytes * kBookkeepingPerSlab +
+                           plan_.tail_bytes;
     Part(MemoryTag::kActivations) = exec::Workspace::PlanBytes(model_, plan_.workspace);
     Part(MemoryTag::kKernel) = 0;
     const uint64_t parts = Sum();

@@ -59,6 +59,7 @@ struct MemoryPlan {
   kv::WindowPolicy window;    // as asked for; tokens: chosen
   kv::Geometry geometry;      // with the windows of the policy and the KV types of each layer
   uint64_t kv_capacity_bytes = 0;
+  uint64_t tail_bytes = 0;  // scores of all sessions' tails (kv/tail_scores.h); in the part `kv`
   uint64_t slab_bytes = 0;
   exec::WorkspaceShape workspace;
 

@@ -30,7 +30,7 @@ class Windows(Case):
 
     def test_what_is_not_there_yet_is_refused_by_name(self):
         run = ["run", "-m", MODEL, "-p", "x", "--raw", "-n", 1, "--window", 64]
-        for flags in (["--evict", "heavy"], ["--evict", "merge"], ["--compress-prompt", "auto"]):
+        for flags in (["--evict", "merge"], ["--compress-prompt", "auto"]):
             self.fails(2, *run, *flags, names=["not there yet", flags[1], flags[0]])
         self.fails(2, *run, "--evict", "keep", names=["keep"])
         self.ok(*run, "--evict", "drop", "--compress-prompt", "off")
@@ -44,7 +44,8 @@ class Windows(Case):
         off = self.json_of(*plan)
         windowed = self.json_of(*plan, "--window", 64)
         self.assertEqual(off["window"]["tokens"], 0)
-        self.assertEqual(windowed["window"], {"tokens": 64, "sinks": 4, "shape": "layered"})
+        self.assertEqual(windowed["window"],
+                         {"tokens": 64, "sinks": 4, "shape": "layered", "evict": "drop"})
         self.assertLess(windowed["kv_bytes"], off["kv_bytes"])
         self.assertIn(b"64 tokens are kept", self.ok(*plan, "--window", 64).out)
 
@@ -53,6 +54,34 @@ class Windows(Case):
         small, large = (self.json_of(*plan, "--budget", budget)["kv_bytes"]
                         for budget in ("900M", "2G"))  # from 1 GiB on there are pages of 2 MiB
         self.assertLessEqual(large, 1.07 * small)
+
+    def test_eviction_by_attention_needs_a_window_that_holds_a_tail(self):
+        run = ["run", "-m", MODEL, "--prompt-tokens", self.ids(300), "-n", 40, "--temp", 0,
+               "--ctx", 128, "--evict", "heavy"]
+        self.fails(2, *run, names=["--window", "--evict heavy"])
+        self.fails(2, *run, "--window", 63, names=["63", "64", "--window"])
+        result = self.json_of(*run, "--window", 100, "--window-shape", "uniform")
+        self.assertEqual(result["prompt_tokens"], 300)
+        self.assertEqual(result["completion_tokens"], 40)
+        self.assertGreater(result["truncated_tokens"], 190)
+        done = self.ok(*run, "--window", 100)
+        self.assertRegex(done.err.decode(), "got most attention")
+        again = self.json_of(*run, "--window", 100, "--window-shape", "uniform", "--threads", 1)
+        self.assertEqual(again["text"], result["text"])
+
+    def test_a_plan_counts_the_scores_of_a_tail_and_no_pass_longer_than_its_window(self):
+        plan = ["plan", "-m", MODEL, "--budget", "1G", "--ctx", 512, "--sessions", 4,
+                "--window", 128, "--window-shape", "uniform"]
+        drop = self.json_of(*plan)
+        heavy = self.json_of(*plan, "--evict", "heavy")
+        self.assertEqual(heavy["window"]["evict"], "heavy")
+        # 128 / 16 + 3 blocks of slots, 16 bytes each, for 4 sessions; KV of the same rows.
+        scores = 4 * heavy["layers"] * 11 * 16 * 16
+        slabs = heavy["parts"]["kv"] - heavy["kv_bytes"]
+        self.assertGreaterEqual(slabs, scores)
+        self.assertLess(slabs, scores + 64 * 512)
+        self.assertLess(heavy["kv_bytes"], drop["kv_bytes"])
+        self.assertIn(b"for the attention they got", self.ok(*plan, "--evict", "heavy").out)
 
     def test_eval_compares_a_window_with_all_of_the_kv(self):
         file = self.folder / "ids.json"
@@ -117,7 +146,7 @@ class SmolLM2(Case):
                               "--score-from", 768, "--kv-type", "f16", *flags)
         return result["kl_mean"]
 
-    def test_sinks_are_what_a_window_needs_and_layers_help(self):
+    def test_sinks_are_what_a_window_needs_and_layers_and_attention_help(self):
         for text, without in (("moby", 0.637), ("wt2", 0.653)):
             uniform = ["--window-shape", "uniform"]
             # Damage that the measurement has to see: perplexity nearly doubles.
@@ -125,7 +154,14 @@ class SmolLM2(Case):
                                    delta=0.25 * without)
             four = self.kl(text, *uniform)
             self.assertLessEqual(four, 0.08)
-            self.assertLessEqual(self.kl(text), four + 0.003)
+            layered = self.kl(text)
+            self.assertLessEqual(layered, four + 0.003)
+            # What a simulation found, which chose every 32 tokens and held 16 tokens more.
+            simulated = {"moby": 0.0270, "wt2": 0.0354}[text]
+            for shape in ("uniform", "layered"):
+                heavy = self.kl(text, "--window-shape", shape, "--evict", "heavy")
+                self.assertAlmostEqual(heavy, simulated, delta=max(0.01, 0.25 * simulated))
+                self.assertLess(heavy, 0.9 * layered)
 
 
 if __name__ == "__main__":

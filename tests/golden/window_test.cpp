@@ -13,14 +13,13 @@
 #include "engine/engine.h"
 #include "engine/testing.h"
 #include "exec/reference.h"
-#include "testing.h"
+#include "window_testing.h"
 
 namespace tael {
 namespace {
 
 using engine::BatchItem;
 using engine::RandomTokens;
-using Rows = std::vector<std::vector<float>>;
 
 constexpr uint32_t kMostChunk = 320;
 constexpr double kTolerance = 2e-3;  // of log probabilities; both sides are f32
@@ -44,50 +43,11 @@ std::unique_ptr<engine::Engine> MakeEngine(const Case& c, uint32_t sessions = 1,
                                .window = c.policy});
 }
 
-// What the oracle shows of each layer, from the groups' windows.
-std::vector<exec::Reference::LayerWindow> LayerWindows(const engine::Engine& engine) {
-  const kv::Geometry& geometry = engine.plan().geometry;
-  std::vector<exec::Reference::LayerWindow> out;
-  for (const kv::LayerPlace& place : geometry.places) {
-    const kv::LayerShape& shape = geometry.group(place.group).shape;
-    out.push_back({shape.window, shape.sinks});
-  }
-  return out;
-}
-
 Rows Oracle(const engine::Engine& engine, std::span<const TokenId> tokens) {
   exec::Reference reference(engine.model(), engine.context_length(), LayerWindows(engine));
   Rows rows;
   for (const TokenId token : tokens) rows.push_back(reference.Feed(token));
   return rows;
-}
-
-// Largest difference of a log probability among the oracle's likeliest tokens.
-double Distance(std::span<const float> want, std::span<const float> got) {
-  const double want_sum = LogSumExp(want), got_sum = LogSumExp(got);
-  const float top = *std::max_element(want.begin(), want.end());
-  double distance = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    if (want[i] < top - 8) continue;
-    const double difference =
-        (static_cast<double>(got[i]) - got_sum) - (static_cast<double>(want[i]) - want_sum);
-    distance = std::max(distance, std::isnan(difference) ? INFINITY : std::abs(difference));
-  }
-  return distance;
-}
-
-double FeedAndCompare(engine::Session& session, std::span<const TokenId> tokens, size_t chunk,
-                      const Rows& want) {
-  double worst = 0;
-  for (size_t done = 0; done < tokens.size(); done += chunk) {
-    const auto some = tokens.subspan(done, std::min(chunk, tokens.size() - done));
-    const Status status = session.Feed(some, {.num_logits = static_cast<uint32_t>(some.size())},
-                                       [&](size_t i, std::span<float> logits) {
-                                         worst = std::max(worst, Distance(want[done + i], logits));
-                                       });
-    EXPECT_TRUE(status.has_value()) << (status ? "" : status.error().Message());
-  }
-  return worst;
 }
 
 // Blocks that an idle sequence holds of a group.
