@@ -60,10 +60,16 @@ Result<server::ServerOptions> MakeServerOptions(const ServeOptions& options) {
     return Error{ErrorCode::kInvalidArgument, "--state-dir keeps what the prefix cache holds",
                  "leave out --prefix-cache off"};
   }
+  // What attention the tokens of a prefix got is not kept with it.
+  const bool shares = options.model.window.evict != kv::Evict::kHeavy;
+  if (!shares && (options.system_file || !options.state_folder.empty())) {
+    return Error{ErrorCode::kInvalidArgument, "with --evict heavy prefixes are not shared",
+                 "leave out --system-file and --state-dir, or use --evict drop"};
+  }
   out.state_folder = options.state_folder;
   out.scheduler.max_queued = options.queue;
   out.scheduler.max_running = options.sessions.value_or(kDefaultSessions);
-  out.scheduler.prefix_cache = options.prefix_cache;
+  out.scheduler.prefix_cache = options.prefix_cache && shares;
   out.scheduler.prefix_cache_bytes = options.prefix_cache_bytes;
   out.scheduler.idle_release = std::chrono::seconds(options.idle_release_s);
   // A scheduler that waited for whoever reads its log would keep everybody waiting.

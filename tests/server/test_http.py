@@ -304,6 +304,13 @@ class Start(ServerCase):
             for path in (empty, self.folder / "missing"):
                 self.fails(2, "serve", "-m", self.model, flag, path, names=[path.name])
 
+    def test_what_eviction_by_attention_cannot_share_is_refused(self):
+        prompt = self.folder / "system"
+        prompt.write_text("Be brief.")
+        for flags in (["--system-file", prompt], ["--state-dir", self.folder]):
+            self.fails(2, "serve", "-m", self.model, "--port", 0, "--window", 64, "--evict",
+                       "heavy", *flags, names=["--evict heavy", flags[0]])
+
     def test_a_budget_that_is_too_small_is_refused_part_by_part(self):
         done = run("serve", "-m", self.model, "--port", 0, "--budget", "9M", "--json")
         self.assertEqual(done.code, 3, done)
