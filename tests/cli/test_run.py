@@ -203,7 +203,7 @@ class Interrupt(Case):
 
 
 class Memory(Case):
-    ANSWER = ("run", "-m", tiny("qwen3"), "--prompt-tokens", "[1,2,3]", "-n", 2, "--json")
+    ANSWER = ("run", "-m", tiny("qwen3"), "--prompt-tokens", "[1,2,3]", "-n", 2, "--temp", 0, "--json")
 
     def test_kv_can_be_taken_whole_at_start(self):
         lazy = self.json_of(*self.ANSWER, "--pool-commit", "lazy")["memory"]

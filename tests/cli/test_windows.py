@@ -132,7 +132,7 @@ class Chat(Case):
         self.assertGreater(turn["truncated_tokens"], 900)
         short = run("chat", "-m", model, "--window", 96, "--system", "Be brief.", "-n", 12,
                     "--temp", 1, "--seed", 5, "--ignore-eos", "--json",
-                    stdin=b"".join(lines.splitlines(True)[:15]))
+                    stdin=b"".join(lines.splitlines(True)[:turns // 2]))
         self.assertEqual(result["memory"]["parts"]["kv"], short.json["memory"]["parts"]["kv"])
 
 
