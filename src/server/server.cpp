@@ -64,7 +64,10 @@ std::string ModelNameOf(const engine::Engine& engine, const std::string& path) {
 Result<std::unique_ptr<Server>> Server::Create(engine::Engine& engine, ListenSocket socket,
                                                ServerOptions options) {
   std::unique_ptr<Server> server(new Server());
+  // Before the scheduler, whose prefix index takes what it can get.
   TAEL_ASSIGN_OR_RETURN(HttpAccounts accounts, HttpAccounts::Create(engine.budget(), options.http));
+  TAEL_ASSIGN_OR_RETURN(auto encoding,
+                        MemoryAccount::Create(engine.budget(), EncodingBytes(options.http)));
   const gguf::File& file = engine.model().file();
   auto chat_template = text::LoadChatTemplate(file, engine.tokenizer());
   // A build without a template engine still continues texts.
@@ -80,8 +83,7 @@ Result<std::unique_ptr<Server>> Server::Create(engine::Engine& engine, ListenSoc
   }
   server->service_ = std::make_unique<Service>(engine, *server->scheduler_);
   Service& service = *server->service_;
-  TAEL_ASSIGN_OR_RETURN(service.encoding_account,
-                        MemoryAccount::Create(engine.budget(), EncodingBytes(options.http)));
+  service.encoding_account = std::move(encoding);
   service.model_name = std::move(options.model_name);
   if (chat_template) {
     service.chat_template = *std::move(chat_template);

@@ -62,9 +62,9 @@ class Served(Client):
         self.cage = cage.Cage(self.budget).__enter__()
         self.caged = self.cage.start(self.command, stdin=subprocess.DEVNULL)
         line = self.caged.process.stdout.readline()
-        if not line:
+        if not line.startswith(b'{"ready"'):
             self.__exit__()
-            raise RuntimeError(f"the server did not start: {self.outcome.err.decode()}")
+            raise RuntimeError(f"the server did not start: {line.decode()} {self.outcome.err.decode()}")
         self.port = json.loads(line)["port"]
         return self
 
