@@ -1,9 +1,11 @@
 // How soon the first token comes when nothing of the model is in the page cache, and what that
 // takes: one run of one way to read the file. One JSON object on stdout.
 //
-//   tael_cold_start MODEL ahead|all|first|lazy|heap [--threads N] [--advice sequential|random]
+//   tael_cold_start MODEL chosen|ahead|all|first|lazy|heap [--threads N]
+//                   [--advice sequential|random]
 //
-//   ahead   read in the order of use while the first pass computes: what Tael does
+//   chosen  what Tael does: ahead where a CPU is spare, else first
+//   ahead   read in the order of use while the first pass computes
 //   all     everything is read before the first pass
 //   first   embeddings and three layers, the rest as pages are touched (the specification's)
 //   lazy    everything as pages are touched
@@ -22,6 +24,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -85,7 +88,7 @@ bool FeedTokens(engine::Session& session, uint32_t count) {
   return session.Feed(tokens, {}, [](size_t, std::span<float>) {}).has_value();
 }
 
-int Measure(const Options& options, exec::WarmUp warm_up) {
+int Measure(const Options& options, std::optional<exec::WarmUp> warm_up) {
   ForgetPages(options.path);
   const auto start = std::chrono::steady_clock::now();
   std::unique_ptr<mem::AnonymousMapping> copy;
@@ -138,16 +141,15 @@ bool Parse(int argc, char** argv, Options& options) {
 }
 
 int Main(int argc, char** argv) {
-  const std::map<std::string, exec::WarmUp> ways = {{"ahead", exec::WarmUp::kAhead},
-                                                    {"all", exec::WarmUp::kAll},
-                                                    {"first", exec::WarmUp::kFirstLayers},
-                                                    {"lazy", exec::WarmUp::kNone},
-                                                    {"heap", exec::WarmUp::kAhead}};
+  const std::map<std::string, std::optional<exec::WarmUp>> ways = {
+      {"chosen", std::nullopt},      {"ahead", exec::WarmUp::kAhead},
+      {"all", exec::WarmUp::kAll},   {"first", exec::WarmUp::kFirstLayers},
+      {"lazy", exec::WarmUp::kNone}, {"heap", std::nullopt}};
   Options options;
   const auto way = Parse(argc, argv, options) ? ways.find(options.way) : ways.end();
   if (way != ways.end()) return Measure(options, way->second);
   std::fputs(
-      "usage: tael_cold_start MODEL ahead|all|first|lazy|heap [--threads N] "
+      "usage: tael_cold_start MODEL chosen|ahead|all|first|lazy|heap [--threads N] "
       "[--advice sequential|random]\n",
       stderr);
   return 2;

@@ -107,28 +107,36 @@ def cold(_):
     path = must(["bench/make-model", "qwen2.5-0.5b", "Q4_0"]).stdout.strip()
     packed = pathlib.Path(path).with_suffix(".packed.gguf")
     must([TAEL, "pack", path, packed, "--align", 65536])
-    arms = {"ahead": [path, "ahead"], "all": [path, "all"], "first three layers": [path, "first"],
-            "lazy": [path, "lazy"], "heap": [path, "heap"], "packed": [packed, "ahead"],
-            "sequential": [path, "ahead", "--advice", "sequential"],
-            "random": [path, "ahead", "--advice", "random"]}
+    arms = {"chosen": [path, "chosen"], "ahead": [path, "ahead"], "all": [path, "all"],
+            "first three layers": [path, "first"], "lazy": [path, "lazy"], "heap": [path, "heap"],
+            "packed": [packed, "chosen"], "sequential": [path, "chosen", "--advice", "sequential"],
+            "random": [path, "chosen", "--advice", "random"],
+            "chosen, a CPU spare": [path, "chosen", "--threads", 1],
+            "first three layers, a CPU spare": [path, "first", "--threads", 1],
+            "heap, a CPU spare": [path, "heap", "--threads", 1]}
     found = {name: [] for name in arms}
     order = random.Random(5)
-    for _ in range(7):
+    for _ in range(9):
         for name in order.sample(list(arms), len(arms)):  # who comes after whom matters
             found[name].append(json.loads(must([program, *arms[name]]).stdout))
     packed.unlink()
-    figures = {name: {key: statistics.median_high([run[key] for run in runs])
+    figures = {name: {key: statistics.median([run[key] for run in runs])
                       for key in ("first_token_ms", "peak_rss_bytes", "decode_tps")}
                for name, runs in found.items()}
-    ahead = figures["ahead"]
     for name, figure in figures.items():
-        holds = name != "ahead" or all(
-            ahead["first_token_ms"] <= 1.1 * figures[other]["first_token_ms"]
-            for other in ("all", "lazy", "heap", "first three layers"))
-        line(f"cold start, {name}", holds,
+        line(f"cold start, {name}", True,
              f"first token {figure['first_token_ms']:.0f} ms, peak RSS "
-             f"{figure['peak_rss_bytes'] / 1e6:.0f} MB, decode "
-             f"{figure['decode_tps'] / ahead['decode_tps']:.3f} of ahead's")
+             f"{figure['peak_rss_bytes'] / 1e6:.0f} MB, decode {figure['decode_tps']:.1f} tok/s")
+    # What is chosen is one of the others: their runs count together, being the same.
+    for spare, twins, others in (
+            ("", ("chosen", "first three layers"), ("ahead", "all", "lazy", "heap")),
+            (", a CPU spare", ("chosen, a CPU spare",),
+             ("first three layers, a CPU spare", "heap, a CPU spare"))):
+        mine = statistics.median([run["first_token_ms"] for name in twins for run in found[name]])
+        best = min(others, key=lambda name: figures[name]["first_token_ms"])
+        line(f"cold start: nothing is 10 % faster than what is chosen{spare}",
+             mine <= 1.1 * figures[best]["first_token_ms"],
+             f"{mine:.0f} ms, {best} {figures[best]['first_token_ms']:.0f} ms")
 
 
 def server_budgets(path):

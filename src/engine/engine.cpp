@@ -102,7 +102,9 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
                             engine->plan_.workspace, *engine->budget_));
   engine->chunks_.reserve(engine->max_batch_tokens());
   if (options.lock_weights) engine->LockWeights();
-  TAEL_RETURN_IF_ERROR(engine->StartReading(options.warm_up));
+  const exec::WarmUp usual =
+      engine->cpus_.has_spare ? exec::WarmUp::kAhead : exec::WarmUp::kFirstLayers;
+  TAEL_RETURN_IF_ERROR(engine->StartReading(options.warm_up.value_or(usual)));
   return engine;
 }
 

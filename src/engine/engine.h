@@ -51,7 +51,7 @@ struct EngineOptions {
   bool poison_freed = false;     // debugging: freed KV blocks read as NaN
   bool commit_kv = false;        // all KV pages at start, instead of as tokens come
   mem::Backing kv_backing = mem::Backing::kPrivate;
-  exec::WarmUp warm_up = exec::WarmUp::kAhead;
+  std::optional<exec::WarmUp> warm_up = {};  // none: chosen by whether a CPU is spare
   bool lock_weights = false;  // keep the kernel from dropping weights, where it lets us
   uint64_t server_bytes = 0;  // of who serves the engine: planned here, reserved by them
 };

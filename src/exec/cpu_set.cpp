@@ -148,6 +148,7 @@ CpuChoice ChooseCpus(const CpuTopology& topology, size_t requested) {
                     " (a thread more would only be waited for)";
     }
   }
+  choice.has_spare = choice.num_threads < std::min(topology.cpus.size(), paid);
   choice.why = Count(choice.num_threads, "thread") + ": " + reason;
   choice.cpus = InOrderOfUse(choice.num_threads <= big.size() ? big : topology.cpus);
   return choice;

@@ -27,9 +27,10 @@ std::vector<int> AffinityCpus();
 
 struct CpuChoice {
   size_t num_threads = 1;
-  std::vector<int> cpus;  // where they may run: at least as many as threads
-  std::string why;        // "2 threads: every usable CPU"
-  std::string note;       // what the user should know: fewer threads than asked for; else empty
+  std::vector<int> cpus;   // where they may run: at least as many as threads
+  bool has_spare = false;  // a CPU is left for what goes on beside the threads
+  std::string why;         // "2 threads: every usable CPU"
+  std::string note;        // what the user should know: fewer threads than asked for; else empty
 };
 
 // `requested` 0: one thread for each big core, and no more than the quota pays for: a second

@@ -126,6 +126,14 @@ TEST_F(CpuSetTest, NonsenseInTheFilesIsNoLimit) {
   EXPECT_EQ(ChooseCpus(topology, 0).num_threads, 2u);
 }
 
+TEST_F(CpuSetTest, ACpuIsSpareWhereNoThreadNeedsItAndTheQuotaPaysForIt) {
+  EXPECT_FALSE(ChooseCpus(Read({0, 1}), 0).has_spare);
+  EXPECT_TRUE(ChooseCpus(Read({0, 1}), 1).has_spare);
+  CpuTopology paid_for_one = Read({0, 1});
+  paid_for_one.quota_cpus = 1;
+  EXPECT_FALSE(ChooseCpus(paid_for_one, 1).has_spare);
+}
+
 TEST_F(CpuSetTest, ThisMachineGivesAtLeastOneThread) {
   const CpuChoice choice = ChooseCpus(ReadCpuTopology(AffinityCpus()), 0);
   EXPECT_GE(choice.num_threads, 1u);

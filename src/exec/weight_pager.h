@@ -26,8 +26,9 @@
 
 namespace tael::exec {
 
-// What is read before it is asked for, where everything is resident. kAhead is the right one; the
-// others are there to be measured against it (bench/micro/cold_start_main.cpp).
+// What is read before it is asked for, where everything is resident. kAhead is the fastest where a
+// CPU is left for the thread that reads, kFirstLayers where that thread would take one from those
+// that compute; the others are there to be measured against them (bench/micro/cold_start_main.cpp).
 enum class WarmUp : uint8_t {
   kAhead,        // all of it, in the order of use, while the first pass computes
   kAll,          // all of it, before Create() returns
