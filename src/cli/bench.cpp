@@ -83,10 +83,7 @@ Status PrintReport(const BenchOptions& options, const LoadedEngine& loaded,
           FormatSize(peak.pss_bytes()) + " PSS, weights " + FormatSize(weights_bytes) + "\n";
   text += "kernels     " + std::string(kernels::Active().isa) + ", " + engine.cpus().why +
           "; medians of " + std::to_string(options.repeats) + "\n";
-  if (!Print(text)) {
-    return Error{ErrorCode::kInternal, "standard output could not be written", ""};
-  }
-  return {};
+  return PrintText(text);
 }
 
 }  // namespace

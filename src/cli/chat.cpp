@@ -59,7 +59,6 @@ class Conversation {
 
  private:
   Result<std::vector<TokenId>> Encode();
-  void PinSystem(std::span<const TokenId> prompt);
   void NoteReuse(uint32_t before, uint32_t kept);
 
   std::vector<TokenId> EncodeWindowed(const text::RenderedChat& chat) const;
@@ -107,16 +106,6 @@ std::vector<TokenId> Conversation::EncodeWindowed(const text::RenderedChat& chat
   return ids;
 }
 
-// What the template makes of the system message alone begins every prompt: a window keeps it.
-void Conversation::PinSystem(std::span<const TokenId> prompt) {
-  if (options_.system.empty() || !engine_.plan().is_endless()) return;
-  const auto chat = template_->Render({{"system", options_.system}}, false);
-  if (!chat) return;  // some templates want a user
-  const std::vector<TokenId> system = EncodeChat(engine_.tokenizer(), *chat);
-  const auto end = std::mismatch(system.begin(), system.end(), prompt.begin(), prompt.end()).first;
-  session_.PinFirst(static_cast<uint32_t>(end - system.begin()));
-}
-
 void Conversation::NoteReuse(uint32_t before, uint32_t kept) {
   if (!options_.output.verbose || kept + kTolerance >= before) return;
   Note("template_prefix_break: the template renders earlier turns differently now; " +
@@ -134,7 +123,9 @@ Result<engine::GenerateResult> Conversation::Answer(std::string text) {
   const uint32_t before = session_.length();
   const uint32_t kept = engine::KeepCommonPrefix(session_, held_, *ids);
   NoteReuse(before, kept);
-  if (kept == 0) PinSystem(*ids);
+  if (kept == 0 && engine_.plan().is_endless()) {
+    session_.PinFirst(text::CountSystemTokens(engine_.tokenizer(), *template_, messages_, *ids));
+  }
 
   Progress progress("reading");
   const auto callbacks = ShowAnswer(progress, options_.output.json);

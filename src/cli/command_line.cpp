@@ -44,17 +44,19 @@ struct CountOf<std::optional<T>> {
 };
 
 // A whole number in [min, max]. The library's own conversion takes "-1" for 2^64 - 1.
+Result<uint64_t> ParseCount(const std::string& text, uint64_t min, uint64_t max) {
+  uint64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  if (error == std::errc{} && rest == end && value >= min && value <= max) return value;
+  return Error{ErrorCode::kInvalidArgument, "not a whole number in the range",
+               "\"" + text + "\" (" + std::to_string(min) + " to " + std::to_string(max) + ")"};
+}
+
 template <class Target>
 CLI::Option* AddCount(CLI::App* app, const std::string& name, Target& target,
                       const std::string& help, uint64_t min, uint64_t max) {
-  const auto parse = [min, max](const std::string& text) -> Result<uint64_t> {
-    uint64_t value = 0;
-    const char* end = text.data() + text.size();
-    const auto [rest, error] = std::from_chars(text.data(), end, value);
-    if (error == std::errc{} && rest == end && value >= min && value <= max) return value;
-    return Error{ErrorCode::kInvalidArgument, "not a whole number in the range",
-                 "\"" + text + "\" (" + std::to_string(min) + " to " + std::to_string(max) + ")"};
-  };
+  const auto parse = [min, max](const std::string& text) { return ParseCount(text, min, max); };
   return AddParsed<uint64_t>(app, name, help, parse,
                              [&target](uint64_t value) {
                                target = static_cast<typename CountOf<Target>::Type>(value);
@@ -99,7 +101,6 @@ Result<kernels::KvType> ParseValueType(const std::string& text) {
                text + "; use f16, q8, q4 or f32"};
 }
 
-// Whether all KV memory is taken at start.
 Result<mem::Backing> ParsePoolBacking(const std::string& text) {
   if (text == "private") return mem::Backing::kPrivate;
   if (text == "memfd") return mem::Backing::kMemoryFile;
@@ -107,6 +108,7 @@ Result<mem::Backing> ParsePoolBacking(const std::string& text) {
                text + "; use private or memfd"};
 }
 
+// Whether all KV memory is taken at start.
 Result<bool> ParsePoolCommit(const std::string& text) {
   if (text == "lazy") return false;
   if (text == "eager") return true;
@@ -149,10 +151,7 @@ Result<SpeculationFlags> ParseSpeculation(const std::string& text) {
 Result<uint32_t> ParseWindow(const std::string& text) {
   if (text == "off") return uint32_t{0};
   if (text == "auto") return kv::WindowPolicy::kAuto;
-  uint32_t tokens = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, tokens);
-  if (error == std::errc{} && rest == end && tokens > 0 && tokens <= kMaxTokens) return tokens;
+  if (const auto tokens = ParseCount(text, 1, kMaxTokens)) return static_cast<uint32_t>(*tokens);
   return Error{ErrorCode::kInvalidArgument, "not a window",
                "\"" + text + "\"; use a number of tokens, auto or off"};
 }
@@ -172,15 +171,11 @@ Result<kv::Evict> ParseEvict(const std::string& text) {
                text + "; use drop or heavy"};
 }
 
-// A flag of which so far one value works. `planned` names those that are to come.
-std::function<Result<bool>(const std::string&)> OnlyValue(const std::string& only,
-                                                          std::vector<std::string> planned) {
-  return [only, planned](const std::string& text) -> Result<bool> {
-    if (text == only) return true;
-    const bool is_planned = std::find(planned.begin(), planned.end(), text) != planned.end();
-    return Error{ErrorCode::kInvalidArgument, is_planned ? "not there yet" : "unknown value",
-                 text + "; use " + only};
-  };
+// Prompts are not compressed yet.
+Result<bool> ParseCompressPrompt(const std::string& text) {
+  if (text == "off") return false;
+  return Error{ErrorCode::kInvalidArgument, text == "auto" ? "not there yet" : "unknown value",
+               text + "; use off"};
 }
 
 void AddOutputFlags(CLI::App* app, OutputFlags& output) {
@@ -221,7 +216,6 @@ void AddKvTypeFlags(CLI::App* app, ModelFlags& model) {
 }
 
 void AddWindowFlags(CLI::App* app, kv::WindowPolicy& window) {
-  const auto ignore = [](bool) {};
   AddParsed<uint32_t>(app, "--window",
                       "Tokens that a layer keeps, on average: the first few and the last. auto: as "
                       "many as the budget holds; off: all, and what is longer is refused",
@@ -245,8 +239,8 @@ void AddWindowFlags(CLI::App* app, kv::WindowPolicy& window) {
                        ParseEvict, [&window](kv::Evict evict) { window.evict = evict; })
       ->type_name("HOW")
       ->default_str("drop");
-  AddParsed<bool>(app, "--compress-prompt", "off", OnlyValue("off", {"auto"}), ignore)
-      ->type_name("WHEN");
+  AddParsed<bool>(app, "--compress-prompt", "off", ParseCompressPrompt, [](bool) {
+  })->type_name("WHEN");
 }
 
 void AddModelFlags(CLI::App* app, ModelFlags& model) {

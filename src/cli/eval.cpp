@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -33,7 +32,6 @@ namespace {
 
 constexpr uint32_t kDefaultContext = 512;
 constexpr uint32_t kLogitRows = 16;
-constexpr uint32_t kNeedleRoom = 8;  // for the answer
 
 struct Input {
   std::string text;
@@ -162,9 +160,10 @@ Status RunProbes(const EvalOptions& options, const Plan& plan, const Engines& en
                  const Input& input, std::span<const TokenId> ids, Report& report) {
   engine::Engine& engine = engines.engine();
   if (options.needle) {
+    const uint32_t room = std::min(kNeedleAnswerTokens, plan.context);
     const NeedleOptions needle{.text = input.text,
                                .prompts = *options.needle,
-                               .prompt_tokens = plan.context - std::min(kNeedleRoom, plan.context),
+                               .prompt_tokens = plan.context - room,
                                .seed = options.seed};
     TAEL_ASSIGN_OR_RETURN(report.needle, FindNeedles(engine, needle));
   }
@@ -236,11 +235,8 @@ Result<int> Execute(const EvalOptions& options) {
   TAEL_RETURN_IF_ERROR(RunChunks(options, plan, engines, ids, report));
   TAEL_RETURN_IF_ERROR(RunProbes(options, plan, engines, input, ids, report));
   report.seconds = watch.milliseconds() / 1000;
-  if (options.output.json) {
-    TAEL_RETURN_IF_ERROR(PrintJson(ToJson(plan, engines, report)));
-  } else if (!Print(ToText(plan, report))) {
-    return Error{ErrorCode::kInternal, "standard output could not be written", ""};
-  }
+  TAEL_RETURN_IF_ERROR(options.output.json ? PrintJson(ToJson(plan, engines, report))
+                                           : PrintText(ToText(plan, report)));
   if (options.output.verbose) {
     Note(engines.engine().cpus().why);
     Note(MemoryLine(engines.engine()));

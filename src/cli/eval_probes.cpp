@@ -4,7 +4,6 @@
 #include <array>
 #include <memory>
 #include <random>
-#include <utility>
 
 #include "cli/interrupt.h"
 #include "cli/prompt.h"
@@ -16,7 +15,6 @@ namespace tael::cli {
 namespace {
 
 constexpr std::array<uint32_t, 5> kDepths = {10, 30, 50, 70, 90};
-constexpr uint32_t kAnswerTokens = 8;  // five digits, if they are one token each, and a little
 
 // The prompts of one run.
 class Haystacks {
@@ -56,15 +54,15 @@ class Haystacks {
  private:
   // `length` bytes of the prose, from a place of its own for each index, with the key inside.
   std::string Text(uint32_t index, uint32_t depth, const std::string& key, size_t length) const {
-    const std::string& prose = options_.text;
+    const std::string_view prose = options_.text;
     length = std::min(length, prose.size());
     const size_t begin = (prose.size() - length) * index / std::max(1u, options_.prompts);
     const size_t middle = WordEnd(begin + length * depth / 100);
     const std::string needle =
         " The secret pass key is " + key + ". Remember it: " + key + " is the pass key. ";
     return "There is a pass key hidden in the following text. Memorize it.\n\n" +
-           prose.substr(WordEnd(begin), middle - WordEnd(begin)) + needle +
-           prose.substr(middle, WordEnd(begin + length) - middle) +
+           std::string(prose.substr(WordEnd(begin), middle - WordEnd(begin))) + needle +
+           std::string(prose.substr(middle, WordEnd(begin + length) - middle)) +
            "\n\nWhat is the pass key mentioned in the text?";
   }
 
@@ -94,17 +92,22 @@ class Haystacks {
   double bytes_per_token_ = 1;
 };
 
+// An answer in a session of its own. Fails: as Generate() does; kCancelled.
+Result<engine::GenerateResult> Answer(engine::Engine& engine, std::span<const TokenId> prompt,
+                                      engine::GenerateOptions options) {
+  engine::Session session = engine.NewSession();
+  options.cancel = &Interrupted();
+  TAEL_ASSIGN_OR_RETURN(auto result, engine::Generate(session, prompt, options));
+  if (result.finish_reason != engine::FinishReason::kCancelled) return result;
+  return Error{ErrorCode::kCancelled, "cancelled", ""};
+}
+
 Result<bool> FindsKey(engine::Engine& engine, std::span<const TokenId> prompt,
                       const std::string& key) {
-  engine::Session session = engine.NewSession();
   engine::GenerateOptions options;
-  options.max_tokens = kAnswerTokens;
+  options.max_tokens = kNeedleAnswerTokens;
   options.sampler.temperature = 0;
-  options.cancel = &Interrupted();
-  TAEL_ASSIGN_OR_RETURN(const auto result, engine::Generate(session, prompt, options));
-  if (result.finish_reason == engine::FinishReason::kCancelled) {
-    return Error{ErrorCode::kCancelled, "cancelled", ""};
-  }
+  TAEL_ASSIGN_OR_RETURN(const auto result, Answer(engine, prompt, options));
   return result.text.substr(std::min(result.text.find_first_not_of(' '), result.text.size()))
       .starts_with(key);
 }
@@ -133,17 +136,12 @@ Result<std::map<uint32_t, double>> FindNeedles(engine::Engine& engine,
 
 Result<double> MeasureRepetition(engine::Engine& engine, std::span<const TokenId> prompt,
                                  uint32_t num_tokens, uint64_t seed) {
-  engine::Session session = engine.NewSession();
   engine::GenerateOptions options;
   options.max_tokens = num_tokens;
   options.sampler.temperature = 0.8f;
   options.sampler.seed = seed;
   options.ignore_eos = true;
-  options.cancel = &Interrupted();
-  TAEL_ASSIGN_OR_RETURN(const auto result, engine::Generate(session, prompt, options));
-  if (result.finish_reason == engine::FinishReason::kCancelled) {
-    return Error{ErrorCode::kCancelled, "cancelled", ""};
-  }
+  TAEL_ASSIGN_OR_RETURN(const auto result, Answer(engine, prompt, options));
   return sample::Repetition(result.tokens);
 }
 

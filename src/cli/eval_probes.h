@@ -5,8 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <span>
-#include <string>
-#include <vector>
+#include <string_view>
 
 #include "base/ids.h"
 #include "base/result.h"
@@ -14,9 +13,12 @@
 
 namespace tael::cli {
 
+// Five digits, if they are one token each, and a little.
+inline constexpr uint32_t kNeedleAnswerTokens = 8;
+
 // Pass keys: five digits somewhere in prose, and a question at the end.
 struct NeedleOptions {
-  std::string text;            // prose
+  std::string_view text;       // prose, which outlives this
   uint32_t prompts = 1;        // at each depth
   uint32_t prompt_tokens = 0;  // of each prompt at most
   uint64_t seed = 0;

@@ -36,10 +36,9 @@ class PairedChunk {
   Status Run(uint32_t score_from) {
     const auto rows = engine().plan().workspace.logit_rows;
     const uint64_t bytes = rows * vocab_size_ * sizeof(float);
-    TAEL_ASSIGN_OR_RETURN(auto reservation,
-                          engine().budget().Reserve(mem::MemoryTag::kActivations, bytes));
+    TAEL_ASSIGN_OR_RETURN(const auto reservation,
+                          engine().budget().ReserveHeap(mem::MemoryTag::kActivations, bytes));
     logits_.resize(rows * vocab_size_);
-    reservation.SetUsed(bytes);
     const auto skip = [](size_t, std::span<float>) {};
     if (score_from > 0) {
       const auto first = ids_.first(score_from);

@@ -198,11 +198,7 @@ Result<int> Execute(const InspectOptions& options) {
   TAEL_ASSIGN_OR_RETURN(const auto mapping, mem::FileMapping::Open(options.model_path));
   TAEL_ASSIGN_OR_RETURN(const auto file, gguf::File::Parse(mapping.bytes()));
   const Json object = Describe(options.model_path, file);
-  if (options.output.json) {
-    TAEL_RETURN_IF_ERROR(PrintJson(object));
-  } else if (!Print(ToText(object))) {
-    return Error{ErrorCode::kInternal, "standard output could not be written", ""};
-  }
+  TAEL_RETURN_IF_ERROR(options.output.json ? PrintJson(object) : PrintText(ToText(object)));
   return kExitOk;
 }
 

@@ -131,11 +131,8 @@ Result<int> Execute(const PlanOptions& options) {
     TAEL_ASSIGN_OR_RETURN(engine_options, ServingEngineOptions(serve));
   }
   TAEL_ASSIGN_OR_RETURN(const Forecast forecast, engine::MakeForecast(engine_options));
-  if (options.output.json) {
-    TAEL_RETURN_IF_ERROR(PrintJson(ToJson(options, forecast)));
-  } else if (!Print(ToText(options, forecast))) {
-    return Error{ErrorCode::kInternal, "standard output could not be written", ""};
-  }
+  TAEL_RETURN_IF_ERROR(options.output.json ? PrintJson(ToJson(options, forecast))
+                                           : PrintText(ToText(options, forecast)));
   return forecast.plan.fits() ? kExitOk : kExitBudget;
 }
 

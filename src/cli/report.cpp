@@ -21,7 +21,10 @@ mem::ProcessMemory ProcessMemoryOrZero() {
 }  // namespace
 
 Status PrintJson(const Json& object) {
-  const std::string text = object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return PrintText(object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+Status PrintText(std::string_view text) {
   if (Print(text)) return {};
   return Error{ErrorCode::kInternal, "standard output could not be written", ""};
 }

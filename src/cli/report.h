@@ -16,6 +16,8 @@ using Json = nlohmann::ordered_json;
 
 // One object and a newline on stdout; bytes that are not UTF-8 become U+FFFD.
 Status PrintJson(const Json& object);
+// The text on stdout, now. Fails: kInternal where stdout does not take it.
+Status PrintText(std::string_view text);
 
 // An error, on stdout as {"error": ...} with `json`, else on stderr.
 void PrintError(const Error& error, bool json);

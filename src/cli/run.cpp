@@ -78,12 +78,7 @@ Result<engine::GenerateOptions> GenerateOptionsOf(const RunOptions& options) {
 
 Status PrintResult(const RunOptions& options, const LoadedEngine& loaded,
                    const engine::GenerateResult& result, uint64_t seed) {
-  if (!options.output.json) {
-    if (!Print("\n")) {
-      return Error{ErrorCode::kInternal, "standard output could not be written", ""};
-    }
-    return {};
-  }
+  if (!options.output.json) return PrintText("\n");
   Json timings = TimingsToJson(result.timings);
   timings["load_ms"] = loaded.load_ms;
   Json object = {{"text", result.text},

@@ -99,8 +99,7 @@ Status Announce(const ServeOptions& options, const std::string& url, uint16_t po
                       {"sessions", options.sessions.value_or(kDefaultSessions)},
                       {"budget_bytes", engine.plan().budget_bytes}});
   }
-  if (Print("listening on " + url + "\n")) return {};
-  return Error{ErrorCode::kInternal, "standard output could not be written", ""};
+  return PrintText("listening on " + url + "\n");
 }
 
 // Until a signal comes. Tells the service manager that the scheduler moves.

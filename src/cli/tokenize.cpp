@@ -17,8 +17,7 @@ namespace {
 
 Status PrintLine(std::string text) {
   text += '\n';
-  if (Print(text)) return {};
-  return Error{ErrorCode::kInternal, "standard output could not be written", ""};
+  return PrintText(text);
 }
 
 Status Decode(const TokenizeOptions& options, const tokenizer::Tokenizer& tokenizer) {

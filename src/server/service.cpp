@@ -1,16 +1,14 @@
 #include "server/service.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "text/prompt.h"
 
 namespace tael::server {
 
 namespace {
 
-// Shown in the ledger while it is used. The account fits the largest body; the server's own system
-// prompt, encoded before anybody connects, may be larger and goes without.
+// Shown in the ledger while it is used. The account fits the largest body. What is larger is
+// encoded without: the server's own system prompt before anybody connects, and with the largest
+// bodies.
 Charge ChargeFor(const Service& service, uint64_t text_bytes) {
   Charge charge = service.encoding_account->NewCharge();
   (void)charge.TryResizeTo(kBytesPerEncodedByte * text_bytes).has_value();
@@ -30,17 +28,11 @@ Result<EncodedPrompt> Service::EncodeMessages(std::vector<text::ChatMessage> mes
   const Charge charge = ChargeFor(*this, num_bytes);
   TAEL_ASSIGN_OR_RETURN(const auto chat, chat_template->Render(messages, true));
   EncodedPrompt out{.ids = text::EncodeChat(engine.tokenizer(), chat)};
-  if (!messages.empty()) out.system_tokens = SystemTokens(messages.front(), out.ids);
+  if (engine.plan().is_endless()) {
+    out.system_tokens =
+        text::CountSystemTokens(engine.tokenizer(), *chat_template, messages, out.ids);
+  }
   return out;
-}
-
-// What the template makes of the system message alone begins every prompt that has it.
-uint32_t Service::SystemTokens(const text::ChatMessage& first, std::span<const TokenId> ids) const {
-  if (first.role != "system" || !engine.plan().is_endless()) return 0;
-  const auto chat = chat_template->Render({first}, false);
-  if (!chat) return 0;  // some templates want a user
-  const std::vector<TokenId> system = text::EncodeChat(engine.tokenizer(), *chat);
-  return static_cast<uint32_t>(std::ranges::mismatch(system, ids).in1 - system.begin());
 }
 
 std::vector<TokenId> Service::EncodeText(const std::string& text) const {

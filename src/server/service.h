@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -59,9 +58,6 @@ struct Service {
                               std::chrono::system_clock::now().time_since_epoch())
                               .count();
   Metrics metrics;
-
- private:
-  uint32_t SystemTokens(const text::ChatMessage& first, std::span<const TokenId> ids) const;
 };
 
 }  // namespace tael::server

@@ -1,5 +1,6 @@
 #include "text/prompt.h"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -42,6 +43,15 @@ std::vector<TokenId> EncodeChat(const tokenizer::Tokenizer& tokenizer, const Ren
       tokenizer.Encode(chat.text, {.parse_control = true, .breaks = chat.breaks});
   AddBos(tokenizer, ids);
   return ids;
+}
+
+uint32_t CountSystemTokens(const tokenizer::Tokenizer& tokenizer, const ChatTemplate& chat_template,
+                           std::span<const ChatMessage> messages, std::span<const TokenId> prompt) {
+  if (messages.empty() || messages.front().role != "system") return 0;
+  const auto chat = chat_template.Render({messages.front()}, false);
+  if (!chat) return 0;  // some templates want a user
+  const std::vector<TokenId> system = EncodeChat(tokenizer, *chat);
+  return static_cast<uint32_t>(std::ranges::mismatch(system, prompt).in1 - system.begin());
 }
 
 }  // namespace tael::text

@@ -1,7 +1,9 @@
 // From what a user wrote to the ids that a model is fed: chat template, control tokens, BOS.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/ids.h"
@@ -28,5 +30,10 @@ void AddBos(const tokenizer::Tokenizer& tokenizer, std::vector<TokenId>& ids);
 
 // A rendered conversation as ids: control tokens only where the template put them.
 std::vector<TokenId> EncodeChat(const tokenizer::Tokenizer& tokenizer, const RenderedChat& chat);
+
+// How many of a prompt's first ids are its system message: what the template makes of that alone
+// begins every prompt that has it. 0 without one, or where it cannot be rendered alone.
+uint32_t CountSystemTokens(const tokenizer::Tokenizer& tokenizer, const ChatTemplate& chat_template,
+                           std::span<const ChatMessage> messages, std::span<const TokenId> prompt);
 
 }  // namespace tael::text
