@@ -131,7 +131,10 @@ AnswerWriter::Feed AnswerWriter::Next(uint32_t held, uint32_t most, bool draft) 
   keep_ = static_cast<uint32_t>(fed_.size());
   if (fed_.size() < rest.size()) return {fed_, 0, nullptr};
   // The index of what was said is full.
-  if (history_.size() > size_t{planned_tokens()} + 1) speculation_.reset();
+  if (history_.size() > size_t{planned_tokens()} + 1) {
+    speculation_.reset();
+    lookup_ = {};
+  }
   if (fed_.size() == 1 && draft && speculation_ && num_tokens_ > 0) {
     pass_[0] = rest[0];
     // A draft of n tokens gives n + 1 at most, and its own have to fit the context.

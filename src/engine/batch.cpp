@@ -63,10 +63,11 @@ class BatchPass {
   Status CheckItem(const BatchItem& item) const {
     TAEL_CHECK(item.session != nullptr && item.session->engine_ == &engine_);
     TAEL_RETURN_IF_ERROR(CheckTokens(engine_, item.tokens));
-    if (item.tokens.size() > item.session->MostAtOnce()) {
+    if (item.tokens.size() > item.session->sequence_.MostAtOnce()) {
       return Error{ErrorCode::kInvalidArgument, "more tokens than the session takes at once",
                    std::to_string(item.tokens.size()) + ", up to its next choice of old tokens " +
-                       std::to_string(item.session->MostAtOnce()) + ": give the rest to the next"};
+                       std::to_string(item.session->sequence_.MostAtOnce()) +
+                       ": give the rest to the next"};
     }
     return CheckRemaining(*item.session, item.tokens.size());
   }

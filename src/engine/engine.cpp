@@ -198,8 +198,7 @@ Status Session::Feed(std::span<const TokenId> tokens, const FeedOptions& options
     if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed)) {
       return Error{ErrorCode::kCancelled, "cancelled", ""};
     }
-    const uint32_t most = std::min(engine_->max_batch_tokens(), MostAtOnce());
-    const size_t end = std::min<size_t>(tokens.size(), done + most);
+    const size_t end = std::min<size_t>(tokens.size(), done + MostAtOnce());
     const BatchItem item{
         .session = this,
         .tokens = tokens.subspan(done, end - done),

@@ -175,7 +175,10 @@ class Session {
   // kv::Sequence says what these do.
   void PinFirst(uint32_t tokens) { sequence_.PinFirst(tokens); }
   void LimitWindow(uint32_t tokens) { sequence_.LimitWindow(tokens); }
-  uint32_t MostAtOnce() const { return sequence_.MostAtOnce(); }
+  // Tokens that one pass takes of this session at most.
+  uint32_t MostAtOnce() const {
+    return std::min(engine_->max_batch_tokens(), sequence_.MostAtOnce());
+  }
   // Tokens that the last one saw in no layer because the user's window had dropped them. (Windows
   // that the model itself was trained with drop nothing that it would have looked at.)
   uint32_t dropped_tokens() const {

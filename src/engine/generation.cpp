@@ -48,7 +48,7 @@ class Generation final : private AnswerListener {
       return Error{ErrorCode::kCancelled, "cancelled", ""};
     }
     const uint32_t held = session_.length();
-    const uint32_t most = std::min(session_.engine().max_batch_tokens(), session_.MostAtOnce());
+    const uint32_t most = session_.MostAtOnce();
     AnswerWriter::Feed feed = writer_->Next(held, most, true);
     Status status = FeedPass(feed);
     // Room for a guess must not be what ends an answer.

@@ -355,8 +355,9 @@ TEST(Generate, AnAnswerGoesOnFarBehindTheContextInTheMemoryOfItsWindow) {
 TEST(Generate, SpeculationChangesNothingOfAWindowedAnswer) {
   const auto engine = WindowedEngine("qwen2_tied", 40);
   if (engine->max_draft_tokens() == 0) GTEST_SKIP() << "no drafts with these kernels";
-  std::vector<TokenId> prompt = RandomTokens(30, 4);
-  prompt.insert(prompt.end(), prompt.begin(), prompt.end());  // something to look up
+  const auto said = RandomTokens(30, 4);
+  std::vector<TokenId> prompt = said;
+  prompt.insert(prompt.end(), said.begin(), said.end());  // something to look up
   GenerateOptions options = Greedy(300);
   options.speculate = Speculate::kOff;
   Session plain = engine->NewSession();

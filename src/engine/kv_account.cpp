@@ -59,7 +59,7 @@ KvAccount::Blocks KvAccount::Growth(const kv::Sequence& sequence, uint32_t token
     const uint64_t live = view.blocks.size() + kept;
     const uint64_t left = rows - std::min(rows, placed);
     const uint64_t below_most = groups_[i].most_rows - std::min(groups_[i].most_rows, live);
-    blocks[groups_[i].size] += std::min(left, below_most) + (sequence.SharesTail(id) ? 1 : 0);
+    blocks[groups_[i].size] += std::min(left, below_most) + (sequence.SharesLastBlock(id) ? 1 : 0);
   }
   return blocks;
 }

@@ -39,7 +39,10 @@ constexpr uint64_t kOtherThreads = 1;
 // Shortest context that is worth starting for.
 constexpr uint32_t kMinContext = 256;
 constexpr uint64_t kTargetSlabBytes = kMiB;
-constexpr uint64_t kMostSlots = 64;  // of a slab (block_pool.h)
+constexpr uint64_t kMostSlots = kv::BlockPool::kSlotsPerSlab;
+// The heap of the process itself, which is measured, differs by a page or two from one run to the
+// next: the smallest budget has to hold in the next one, too.
+constexpr uint64_t kFromRunToRun = 64 * kKiB;
 // Bitmaps and reference counts of a slab's 64 slots, rounded up (block_pool.h).
 constexpr uint64_t kBookkeepingPerSlab = 512;
 
@@ -87,10 +90,6 @@ uint64_t LargestBlock(const kv::Geometry& geometry) {
   }
   return largest;
 }
-
-// The heap of the process itself, which is measured, differs by a page or two from one run to the
-// next: the smallest budget has to hold in the next one, too.
-constexpr uint64_t kFromRunToRun = uint64_t{64} << 10;
 
 uint64_t SmallestBlock(const kv::Geometry& geometry) {
   uint64_t smallest = kTargetSlabBytes;

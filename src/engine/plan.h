@@ -56,7 +56,7 @@ struct MemoryPlan {
   uint32_t context_length = 0;
   uint32_t max_sessions = 1;
   uint32_t draft_tokens = 0;  // that a pass can check exactly
-  kv::WindowPolicy window;    // as asked for; tokens: chosen
+  kv::WindowPolicy window;    // as asked for; where that was kAuto, tokens and shape are chosen
   kv::Geometry geometry;      // with the windows of the policy and the KV types of each layer
   uint64_t kv_capacity_bytes = 0;
   uint64_t tail_bytes = 0;  // scores of all sessions' tails (kv/tail_scores.h); in the part `kv`
@@ -74,7 +74,7 @@ struct MemoryPlan {
 
 // The plan for this request, whether it fits or not (fits() tells).
 // Fails: kInvalidArgument for a context or a window of more tokens than the model was trained for,
-// and for a window that its sinks fill.
+// and as CheckWindow().
 Result<MemoryPlan> MakePlan(const model::Model& model, const PlanRequest& request);
 
 // How far the budget of a plan reaches; zeros for one that does not fit.

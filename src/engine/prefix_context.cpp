@@ -77,7 +77,7 @@ Result<kv::PrefixContext> MakePrefixContext(const Engine& engine) {
   context.window =
       ByLayer(plan.geometry, [](const kv::LayerShape& shape) { return shape.window; }) + "sinks " +
       ByLayer(plan.geometry, [](const kv::LayerShape& shape) { return shape.sinks; });
-  if (kv::TailBytes(plan.geometry) != 0) context.window += "by attention";
+  if (plan.tail_bytes != 0) context.window += "by attention";
   return context;
 }
 

@@ -63,7 +63,7 @@ struct SchedulerOptions {
 
 enum class TrimLevel : uint8_t {
   kModerate,  // idle prefix rows, and what is left is moved together
-  kCritical,  // and all sequences but the one that is due first, for a while
+  kCritical,  // windows too, and all sequences but the one that is due first, for a while
 };
 
 // A snapshot: gauges first, then counters since Create().
@@ -128,7 +128,8 @@ class Scheduler {
   Result<std::shared_ptr<Answer>> Submit(Request request);
   // When a request that was refused with kBusy might be taken: a guess from how long requests took.
   uint32_t RetryAfterSeconds() const;
-  // Tokens that the context has left behind a prompt: max_tokens of who wants all.
+  // Tokens that the context has left behind a prompt: max_tokens of who wants all. In a window,
+  // which has no end, as many as the context.
   uint32_t MostNewTokens(size_t prompt_tokens) const;
 
   // Computes the prompt's full rows and keeps them for requests with this salt until the scheduler

@@ -91,6 +91,7 @@ inline std::vector<Told> Expected(Engine& engine, const Request& request) {
     GenerateOptions options = request.options;
     options.sampler.seed += i;
     Session session = engine.NewSession();
+    session.PinFirst(request.system_tokens);
     auto result = Generate(session, request.prompt, options);
     EXPECT_TRUE(result.has_value()) << (result ? "" : result.error().Message());
     if (!result) continue;

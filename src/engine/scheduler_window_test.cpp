@@ -14,65 +14,47 @@ constexpr uint32_t kWindow = 100;
 struct Dropped {
   uint32_t of_prompt = 0;           // when the answer began
   std::vector<uint32_t> by_choice;  // when it was complete
+  bool operator==(const Dropped&) const = default;
 };
 
-class WindowedScheduler : public testing::Test {
+class WindowedScheduler : public SchedulerTest {
  protected:
-  void Make(const std::string& name, uint32_t window, bool with_cache = true) {
+  void Make(const std::string& name, uint32_t window) {
     scheduler.reset();
     EngineOptions options = SchedulerEngine(name);
     options.window = {.tokens = window, .sinks = 4, .shape = kv::WindowShape::kUniform};
-    engine = CreateEngine(options);
-    ASSERT_NE(engine, nullptr);
-    prefix_cache = with_cache;
+    MakeEngine(options);
   }
-  void Start() { scheduler = StartScheduler(*engine, {.prefix_cache = prefix_cache}); }
   Dropped Serve(const Request& request) {
     const auto answer = MustSubmit(*scheduler, request);
     Dropped dropped;
     dropped.by_choice.resize(request.num_choices);
     std::vector<Piece> pieces;
+    uint32_t num_finished = 0;
     while (answer->WaitFor(std::chrono::seconds(60), pieces) == Answer::Next::kPieces) {
       for (const Piece& piece : pieces) {
-        if (piece.finish) dropped.by_choice[piece.choice] = piece.dropped_tokens;
+        if (!piece.finish) continue;
+        dropped.by_choice[piece.choice] = piece.dropped_tokens;
+        ++num_finished;
       }
     }
+    EXPECT_EQ(num_finished, request.num_choices);
     EXPECT_FALSE(answer->error().has_value());
     dropped.of_prompt = answer->usage().truncated_tokens;
     return dropped;
   }
-  // What Generate() makes of the request in a session that keeps its system prompt.
-  Told Alone(const Request& request) {
-    Session session = engine->NewSession();
-    session.PinFirst(request.system_tokens);
-    const auto result = Generate(session, request.prompt, request.options);
-    EXPECT_TRUE(result.has_value());
-    return {.text = result->text, .tokens = result->tokens, .finish = result->finish_reason};
-  }
-
-  std::unique_ptr<Engine> engine;
-  std::unique_ptr<Scheduler> scheduler;
-  bool prefix_cache = true;
 };
 
 TEST_F(WindowedScheduler, TellsWhatOfThePromptWasDroppedAndWhatUntilTheEnd) {
   for (const bool cache : {true, false}) {
-    Make("llama_gqa", kWindow, cache);
-    Start();
+    Make("llama_gqa", kWindow);
+    Start({.prefix_cache = cache});
     // The answer's last token is not fed: 300 + 19 tokens, of which 100 are seen.
-    const Dropped both = Serve(MakeRequest(RandomTokens(300, 1), 20));
-    EXPECT_EQ(both.of_prompt, 200u);
-    EXPECT_EQ(both.by_choice[0], 219u);
-    const Dropped answer = Serve(MakeRequest(RandomTokens(90, 2), 30));
-    EXPECT_EQ(answer.of_prompt, 0u);
-    EXPECT_EQ(answer.by_choice[0], 19u);
-    const Dropped nothing = Serve(MakeRequest(RandomTokens(50, 3), 20));
-    EXPECT_EQ(nothing.of_prompt, 0u);
-    EXPECT_EQ(nothing.by_choice[0], 0u);
+    EXPECT_EQ(Serve(MakeRequest(RandomTokens(300, 1), 20)), (Dropped{200, {219}}));
+    EXPECT_EQ(Serve(MakeRequest(RandomTokens(90, 2), 30)), (Dropped{0, {19}}));
+    EXPECT_EQ(Serve(MakeRequest(RandomTokens(50, 3), 20)), (Dropped{0, {0}}));
     // From the cache, if there is one.
-    const Dropped again = Serve(MakeRequest(RandomTokens(300, 1), 20));
-    EXPECT_EQ(again.of_prompt, 200u);
-    EXPECT_EQ(again.by_choice[0], 219u);
+    EXPECT_EQ(Serve(MakeRequest(RandomTokens(300, 1), 20)), (Dropped{200, {219}}));
   }
 }
 
@@ -93,9 +75,7 @@ TEST_F(WindowedScheduler, TellsItForEveryChoice) {
 TEST_F(WindowedScheduler, AModelsOwnWindowsDropNothing) {
   Make("mistral_swa24", 0);
   Start();
-  const Dropped dropped = Serve(MakeRequest(RandomTokens(200, 1), 10));
-  EXPECT_EQ(dropped.of_prompt, 0u);
-  EXPECT_EQ(dropped.by_choice[0], 0u);
+  EXPECT_EQ(Serve(MakeRequest(RandomTokens(200, 1), 10)), (Dropped{0, {0}}));
   scheduler.reset();
   Session session = engine->NewSession();
   const Request request = MakeRequest(RandomTokens(200, 1), 10);
@@ -108,7 +88,7 @@ TEST_F(WindowedScheduler, ASystemPromptIsKeptWhateverTheCacheHolds) {
   kept.system_tokens = 40;
   Request plain = kept;
   plain.system_tokens = 0;
-  const Told want = Alone(kept), want_plain = Alone(plain);
+  const Told want = Expected(*engine, kept).at(0), want_plain = Expected(*engine, plain).at(0);
   ASSERT_NE(want.tokens, want_plain.tokens);  // or nothing could be seen here
   Start();
   // In turn: either finds what the other has published.

@@ -196,13 +196,11 @@ struct Prefixes : testing::Test {
   }
 };
 
-TEST_F(Prefixes, EveryAnswerIsThatOfAColdRun) {
+TEST_F(Prefixes, EveryAnswerIsThatOfAColdRunInF32) {
   for (const char* name : kModels) {
-    for (const exec::Compute compute : {exec::Compute::kFast, exec::Compute::kReference}) {
-      SCOPED_TRACE(std::string(name) + (compute == exec::Compute::kFast ? "" : ", f32"));
-      Make(name, compute);
-      ExpectColdAnswers();
-    }
+    SCOPED_TRACE(name);
+    Make(name, exec::Compute::kReference);
+    ExpectColdAnswers();
   }
 }
 

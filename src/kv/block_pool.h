@@ -73,6 +73,7 @@ class BlockPool {
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
+  static constexpr uint32_t kSlotsPerSlab = 64;  // at most
   // Blocks of a size that a slab holds.
   static uint64_t SlotsIn(uint64_t slab_bytes, uint64_t block_bytes) {
     return std::min<uint64_t>(kSlotsPerSlab, slab_bytes / block_bytes);
@@ -143,7 +144,6 @@ class BlockPool {
   bool CheckInvariants() const;
 
  private:
-  static constexpr uint32_t kSlotsPerSlab = 64;
   static constexpr uint32_t kNoBin = 0xffffffff;
 
   struct Bin {  // one block size

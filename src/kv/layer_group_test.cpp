@@ -7,25 +7,12 @@
 #include <vector>
 
 #include "kv/block_pool.h"
+#include "kv/testing.h"
 
 namespace tael::kv {
 namespace {
 
 using testing::ElementsAre;
-
-// Geometry asks a kernel table for nothing but the size of its tiles.
-kernels::KernelTable TileSizes() {
-  kernels::KernelTable table{};
-  auto& f32 = table.kv[static_cast<size_t>(kernels::KvType::kF32)];
-  auto& f16 = table.kv[static_cast<size_t>(kernels::KvType::kF16)];
-  f32.k_tile_bytes = f32.v_tile_bytes = [](size_t head_dim) { return head_dim * 16 * 4; };
-  f16.k_tile_bytes = f16.v_tile_bytes = [](size_t head_dim) { return head_dim * 16 * 2; };
-  auto& q8 = table.kv[static_cast<size_t>(kernels::KvType::kQ8)];
-  auto& q4 = table.kv[static_cast<size_t>(kernels::KvType::kQ4)];
-  q8.k_tile_bytes = q8.v_tile_bytes = [](size_t head_dim) { return head_dim * 16 + 32; };
-  q4.v_tile_bytes = [](size_t head_dim) { return head_dim * 9; };
-  return table;
-}
 
 LayerShape F16(uint32_t num_kv_heads, uint32_t head_dim, uint32_t window = 0) {
   return {num_kv_heads, head_dim, window, kernels::KvType::kF16};

@@ -100,9 +100,9 @@ TEST_F(PrefixIndexTest, WhoeverGoesOnInsideOfARowGetsACopyOfIt) {
   const auto other = Join(Text(0, 20), Text(500, 20));
   Sequence sequence = Adopted(other);
   EXPECT_EQ(in_use(), 2u);
-  EXPECT_TRUE(sequence.SharesTail(GroupId{0}));
+  EXPECT_TRUE(sequence.SharesLastBlock(GroupId{0}));
   ASSERT_TRUE(Feed(sequence, other, other.size(), kSalt).has_value());
-  EXPECT_FALSE(sequence.SharesTail(GroupId{0}));
+  EXPECT_FALSE(sequence.SharesLastBlock(GroupId{0}));
   EXPECT_EQ(in_use(), 2u + 2);
   EXPECT_TRUE(Holds(sequence, other, kSalt));
   EXPECT_TRUE(Holds(Adopted(Text(0, 32)), Text(0, 32), kSalt));

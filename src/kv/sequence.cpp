@@ -26,7 +26,6 @@ Sequence::Sequence(const Geometry& geometry, BlockPool& pool)
   for (size_t i = 0; i < tables_.size(); ++i) {
     const LayerShape& shape = geometry.groups[i].shape;
     if (shape.tail == 0) continue;
-    has_tail_ = true;
     tables_[i].scores.assign(geometry.groups[i].layers.size(), TailScores(MostSlots(shape)));
   }
 }
@@ -37,8 +36,7 @@ Sequence::Sequence(Sequence&& other) noexcept
       tables_(std::exchange(other.tables_, {})),
       requests_(std::exchange(other.requests_, {})),
       length_(std::exchange(other.length_, 0)),
-      limits_(std::exchange(other.limits_, {})),
-      has_tail_(other.has_tail_) {}
+      limits_(std::exchange(other.limits_, {})) {}
 
 Sequence& Sequence::operator=(Sequence&& other) noexcept {
   if (this == &other) return *this;
@@ -49,7 +47,6 @@ Sequence& Sequence::operator=(Sequence&& other) noexcept {
   requests_ = std::exchange(other.requests_, {});
   length_ = std::exchange(other.length_, 0);
   limits_ = std::exchange(other.limits_, {});
-  has_tail_ = other.has_tail_;
   return *this;
 }
 
@@ -81,7 +78,7 @@ void Sequence::ReserveTables(uint32_t max_tokens) {
   }
 }
 
-bool Sequence::SharesTail(GroupId group) const {
+bool Sequence::SharesLastBlock(GroupId group) const {
   return length_ % kTokens != 0 && pool_->refs(table(group)[length_ / kTokens]) > 1;
 }
 
@@ -89,17 +86,18 @@ bool Sequence::SharesTail(GroupId group) const {
 // committed, in order.
 template <class Visit>
 void Sequence::VisitShared(size_t group, uint32_t end, const Visit& visit) const {
-  const GroupTable& table = tables_[group];
-  const auto visit_if_shared = [&](size_t block) {
-    if (pool_->refs(table.blocks[block]) > 1) visit(block);
-  };
-  if (end > length_ && Chooses(group, end)) {
-    const Window w = window(GroupId{static_cast<uint32_t>(group)});
+  if (end == length_) return;
+  const GroupId id{static_cast<uint32_t>(group)};
+  if (Chooses(group, end)) {
+    const GroupTable& table = tables_[group];
+    const Window w = window(id);
     const size_t have = table.bases.size();  // what this pass brings is nobody else's
     const size_t last = std::min<size_t>(have, (w.tail_begin() + w.tail) / kTokens);
-    for (size_t block = w.tail_begin() / kTokens; block < last; ++block) visit_if_shared(block);
+    for (size_t block = w.tail_begin() / kTokens; block < last; ++block) {
+      if (pool_->refs(table.blocks[block]) > 1) visit(block);
+    }
   }
-  if (end > length_ && length_ % kTokens != 0) visit_if_shared(length_ / kTokens);
+  if (SharesLastBlock(id)) visit(length_ / kTokens);
 }
 
 // A request is one run of blocks: first the copies that there have to be, which then take the
@@ -163,6 +161,11 @@ void Sequence::Commit(uint32_t num_tokens) {
     }
     DropHidden(i);
   }
+}
+
+bool Sequence::has_tail() const {
+  return std::ranges::any_of(geometry_->groups,
+                             [](const LayerGroup& group) { return group.shape.tail != 0; });
 }
 
 uint32_t Sequence::MostAtOnce() const {
@@ -286,7 +289,7 @@ uint32_t Sequence::hidden_tokens() const {
 }
 
 uint32_t Sequence::intact_tokens() const {
-  return has_tail_ ? 0 : std::min(length_, limits_.intact);
+  return has_tail() ? 0 : std::min(length_, limits_.intact);
 }
 
 // Whether the query at `length` finds what its window shows.

@@ -62,7 +62,7 @@ class Sequence {
   void Commit(uint32_t num_tokens);
 
   // Whether any window keeps a tail. Then attention adds what each token gets to Masses().
-  bool has_tail() const { return has_tail_; }
+  bool has_tail() const;
   // How many tokens one pass may bring: a tail's next choice must not fall into it.
   uint32_t MostAtOnce() const;
   // Of the layer at `index` in its group, by slot (tail_scores.h): for a pass to add to. Empty
@@ -110,7 +110,7 @@ class Sequence {
   // one another, and 0 < num_tokens <= 16.
   void AppendShared(std::span<const BlockId> row, uint32_t num_tokens = kernels::kBlockTokens);
   // Whether Extend() has to copy the block that is partly filled.
-  bool SharesTail(GroupId group) const;
+  bool SharesLastBlock(GroupId group) const;
   // Whether the query at `length`, or any later one, may look at this block of the group.
   bool Needs(GroupId group, uint32_t block, uint32_t length) const;
 
@@ -172,7 +172,6 @@ class Sequence {
   std::vector<BlockPool::Request> requests_;  // scratch of Extend(): one per group
   uint32_t length_ = 0;
   Limits limits_;
-  bool has_tail_ = false;
 };
 
 }  // namespace tael::kv

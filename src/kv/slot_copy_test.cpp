@@ -6,12 +6,12 @@
 #include <random>
 #include <vector>
 
+#include "kv/testing.h"
+
 namespace tael::kv {
 namespace {
 
 using kernels::KvType;
-
-const kernels::KernelTable& Scalar() { return **kernels::Runnable().begin(); }
 
 std::vector<float> Normals(size_t n, uint32_t seed) {
   std::mt19937 random(seed);
@@ -42,7 +42,7 @@ void ExpectACopyIsAStore(KvType type, size_t head_dim, size_t bytes, Store store
 TEST(SlotCopy, ACopyIsWhatStoringTheVectorThereWouldHaveGiven) {
   for (const size_t head_dim : {32u, 64u, 96u, 256u}) {
     for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kQ8, KvType::kQ4}) {
-      const kernels::KvTable& table = Scalar().kv[static_cast<size_t>(type)];
+      const kernels::KvTable& table = ScalarKernels().kv[static_cast<size_t>(type)];
       ExpectACopyIsAStore(type, head_dim, table.v_tile_bytes(head_dim), table.store_v,
                           CopyValueSlot);
       if (type == KvType::kQ4) continue;  // for values only
@@ -53,16 +53,17 @@ TEST(SlotCopy, ACopyIsWhatStoringTheVectorThereWouldHaveGiven) {
 
 TEST(SlotCopy, OneLayersSlotIsCopiedWithAllItsHeads) {
   const LayerShape shape{.num_kv_heads = 3, .head_dim = 32, .type = {KvType::kQ8, KvType::kQ4}};
-  const Geometry geometry = MakeGeometry(std::vector<LayerShape>(4, shape), Scalar(), 1 << 20);
+  const Geometry geometry =
+      MakeGeometry(std::vector<LayerShape>(4, shape), ScalarKernels(), 1 << 20);
   const LayerGroup& group = geometry.groups[0];
   ASSERT_EQ(group.layers.size(), 4u);
   const auto store = [&](std::vector<std::byte>& block, size_t slot, uint32_t seed) {
     for (uint32_t head = 6; head < 9; ++head) {  // of the third layer
       std::byte* tile = block.data() + head * group.head_bytes;
       const std::vector<float> x = Normals(32, seed + head);
-      Scalar().kv[static_cast<size_t>(KvType::kQ8)].store_k(x.data(), 32, slot, tile);
-      Scalar().kv[static_cast<size_t>(KvType::kQ4)].store_v(x.data(), 32, slot,
-                                                            tile + group.k_tile_bytes);
+      ScalarKernels().kv[static_cast<size_t>(KvType::kQ8)].store_k(x.data(), 32, slot, tile);
+      ScalarKernels().kv[static_cast<size_t>(KvType::kQ4)].store_v(x.data(), 32, slot,
+                                                                   tile + group.k_tile_bytes);
     }
   };
   std::vector<std::byte> from(group.block_bytes), to(group.block_bytes), want(group.block_bytes);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 #include <vector>
@@ -119,6 +120,12 @@ TEST_F(TailScoresTest, MassesAddUpInWhateverOrder) {
     Give(back, 3, masses[4 - i]);
   }
   EXPECT_EQ(forth.masses()[3], back.masses()[3]);
+  for (TailScores* each : {&forth, &back}) {
+    each->EndPass(1);
+    each->BeginTail(kTail, 2);
+    each->Choose(kTail, 6, 0);
+  }
+  EXPECT_TRUE(std::ranges::equal(forth.positions(kTail), back.positions(kTail)));
 }
 
 }  // namespace

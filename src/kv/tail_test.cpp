@@ -10,6 +10,7 @@
 
 #include "kv/block_pool.h"
 #include "kv/sequence.h"
+#include "kv/testing.h"
 #include "kv/window_policy.h"
 
 namespace tael::kv {
@@ -18,15 +19,13 @@ namespace {
 constexpr GroupId kGroup{0};
 constexpr size_t kDim = 8;
 
-const kernels::KernelTable& Scalar() { return **kernels::Runnable().begin(); }
-
 // One layer with one head. A token's KV is its id, in all dimensions.
 struct TailTest : testing::Test {
   mem::MemoryBudget budget{0};
   Geometry geometry =
       MakeGeometry(std::vector<LayerShape>(
                        1, {.num_kv_heads = 1, .head_dim = kDim, .type = kernels::KvType::kF32}),
-                   Scalar());
+                   ScalarKernels());
   std::unique_ptr<BlockPool> pool;
   Window window;
 
@@ -38,19 +37,9 @@ struct TailTest : testing::Test {
     ASSERT_EQ(window.tail, 16u);      // a quarter of 96, in blocks
     ASSERT_EQ(window.recent(), 64u);  // 4 + 16 + 64 + 8 <= 96
     ASSERT_EQ(window.first_choice(), 112u);
-    MakePool(100);
+    pool = TestPool(budget, geometry, 100);
   }
   void TearDown() override { EXPECT_TRUE(pool->CheckInvariants()); }
-
-  void MakePool(size_t num_blocks) {
-    PoolOptions options;
-    options.block_bytes = {geometry.groups[0].block_bytes};
-    options.slab_bytes = 4096;
-    options.page_bytes = 4096;
-    options.capacity_bytes = (num_blocks * geometry.groups[0].block_bytes + 4095) / 4096 * 4096;
-    options.poison_freed = true;
-    pool = *BlockPool::Create(budget, options);
-  }
 
   static float* KeyOf(std::byte* block, uint32_t slot) {
     return reinterpret_cast<float*>(block) + slot % 16;
@@ -62,7 +51,7 @@ struct TailTest : testing::Test {
     for (uint32_t t = sequence.length(); t < sequence.length() + count; ++t, ++id) {
       const std::vector<float> kv(kDim, id);
       std::byte* block = sequence.MutableBlock(kGroup, t);
-      const auto& table = Scalar().kv[static_cast<size_t>(kernels::KvType::kF32)];
+      const auto& table = ScalarKernels().kv[static_cast<size_t>(kernels::KvType::kF32)];
       table.store_k(kv.data(), kDim, t % 16, block);
       table.store_v(kv.data(), kDim, t % 16, block + geometry.groups[0].k_tile_bytes);
     }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "kernels/kernels.h"
 #include "kv/block_pool.h"
 #include "kv/sequence.h"
 
@@ -32,13 +33,31 @@ inline Geometry TestGeometry(std::span<const uint32_t> windows) {
   return geometry;
 }
 
+// The kernels that every CPU runs: for tests that store and read KV.
+inline const kernels::KernelTable& ScalarKernels() { return **kernels::Runnable().begin(); }
+
+// A table that knows nothing but the sizes of tiles, which is all that a geometry asks for.
+inline kernels::KernelTable TileSizes() {
+  kernels::KernelTable table{};
+  auto& f32 = table.kv[static_cast<size_t>(kernels::KvType::kF32)];
+  auto& f16 = table.kv[static_cast<size_t>(kernels::KvType::kF16)];
+  auto& q8 = table.kv[static_cast<size_t>(kernels::KvType::kQ8)];
+  auto& q4 = table.kv[static_cast<size_t>(kernels::KvType::kQ4)];
+  f32.k_tile_bytes = f32.v_tile_bytes = [](size_t head_dim) { return head_dim * 16 * 4; };
+  f16.k_tile_bytes = f16.v_tile_bytes = [](size_t head_dim) { return head_dim * 16 * 2; };
+  q8.k_tile_bytes = q8.v_tile_bytes = [](size_t head_dim) { return head_dim * 16 + 32; };
+  q4.v_tile_bytes = [](size_t head_dim) { return head_dim * 9; };
+  return table;
+}
+
+// Requires: all groups have blocks of one size.
 inline std::unique_ptr<BlockPool> TestPool(mem::MemoryBudget& budget, const Geometry& geometry,
                                            size_t num_blocks) {
   PoolOptions options;
   for (const LayerGroup& group : geometry.groups) options.block_bytes.push_back(group.block_bytes);
   options.slab_bytes = 4096;
   options.page_bytes = 4096;
-  options.capacity_bytes = num_blocks * kTestBlock;
+  options.capacity_bytes = num_blocks * geometry.groups[0].block_bytes;
   options.poison_freed = true;  // whoever reads a block after its release does not find its KV
   auto pool = BlockPool::Create(budget, std::move(options));
   EXPECT_TRUE(pool.has_value()) << (pool ? "" : pool.error().Message());

@@ -5,19 +5,14 @@
 
 #include <vector>
 
+#include "kv/testing.h"
+
 namespace tael::kv {
 namespace {
 
 using testing::ElementsAre;
 
-// Tiles of so many bytes per value that 64 x 3 heads give SmolLM2's groups of five layers.
-kernels::KernelTable TileSizes() {
-  kernels::KernelTable table{};
-  auto& f16 = table.kv[static_cast<size_t>(kernels::KvType::kF16)];
-  f16.k_tile_bytes = f16.v_tile_bytes = [](size_t head_dim) { return head_dim * 16 * 2; };
-  return table;
-}
-
+// 64 x 3 heads in f16 give SmolLM2's groups of five layers.
 Geometry Layers(uint32_t count, uint32_t kv_heads = 3, uint32_t head_dim = 64) {
   return MakeGeometry(std::vector<LayerShape>(count, {kv_heads, head_dim}), TileSizes());
 }
