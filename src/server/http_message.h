@@ -54,7 +54,7 @@ struct HttpRequest {
   std::vector<std::pair<std::string, std::string>> headers;
   std::vector<std::pair<std::string, std::string>> query;
   std::string body;
-  Charge charge;      // what the body may take in memory, kBytesPerBodyByte for each of its bytes
+  Charge charge;      // of the body, kBytesPerBodyByte a byte; then of what the answer keeps
   uint64_t salt = 0;  // of the tenant whose key it carries (api_keys.h)
   Client client;
 };

@@ -16,6 +16,14 @@
 namespace tael::server {
 namespace {
 
+uint64_t ConnectionsBytes(const HttpServerOptions& options) {
+  return (uint64_t{options.max_connections} + kSpareConnections) * kConnectionBytes;
+}
+
+uint64_t BodiesBytes(const HttpServerOptions& options) {
+  return kBytesPerBodyByte * options.max_body_bytes;
+}
+
 // Address space only: what is touched is counted in kConnectionBytes.
 constexpr size_t kStackBytes = size_t{512} << 10;
 // Of a refused body so much is read, so that the client gets to the response; a longer one is cut.
@@ -220,9 +228,8 @@ struct Callbacks {
     // A body of unknown length is charged as it comes, a step ahead.
     if (const uint64_t needed = kBytesPerBodyByte * (request.body.size() + count);
         !exchange.refusal && needed > request.charge.bytes()) {
-      const uint64_t most = kBytesPerBodyByte * server.options_.max_body_bytes;
-      const Status charged =
-          request.charge.TryResizeTo(std::min(needed + kBytesPerBodyByte * kHeadBytes, most));
+      const Status charged = request.charge.TryResizeTo(
+          std::min(needed + kBytesPerBodyByte * kHeadBytes, BodiesBytes(server.options_)));
       if (!charged) exchange.refusal = server.handler_.OnOverload(charged.error().Message());
     }
     if (!exchange.refusal) {
@@ -280,14 +287,6 @@ struct Callbacks {
 };
 
 namespace {
-
-uint64_t ConnectionsBytes(const HttpServerOptions& options) {
-  return (uint64_t{options.max_connections} + kSpareConnections) * kConnectionBytes;
-}
-
-uint64_t BodiesBytes(const HttpServerOptions& options) {
-  return kBytesPerBodyByte * options.max_body_bytes;
-}
 
 // Where there are too many connections the library's loop over select() leaves further ones in the
 // backlog, and its loop over poll() accepts and resets them. But select() knows low descriptors

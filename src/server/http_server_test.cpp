@@ -319,6 +319,7 @@ TEST_F(HttpServerTest, ConnectionsThatAreTooManyEvenForThatWaitAndAreAnsweredLat
   RawClient late = Connect();
   ASSERT_TRUE(late.Send("GET /late HTTP/1.1\r\nHost: h\r\n\r\n"));
   std::this_thread::sleep_for(100ms);
+  EXPECT_EQ(connections_->used_bytes(), many.size() * kConnectionBytes);  // it waits
   many.clear();
   EXPECT_THAT(late.ReadUntil("\r\n\r\n"), StartsWith("HTTP/1.1 "));
 }

@@ -100,7 +100,7 @@ Json ResponseWriter::TopOf(const sample::LogProbs& logprobs) const {
 Json ResponseWriter::LogprobsOf(const engine::Piece& piece, Choice& choice) const {
   if (!head_.logprobs || piece.logprobs.empty()) return nullptr;
   TAEL_CHECK(piece.logprobs.size() == piece.tokens.size());
-  const std::vector<std::string> names = ListNames();
+  const std::span<const char* const> names = ListNames();
   Json out = Json::object();
   for (size_t list = 0; list < names.size(); ++list) {
     Json elements = Json::array();
@@ -191,10 +191,13 @@ void ResponseWriter::Keep(engine::Piece piece) {
   std::ranges::move(piece.logprobs, std::back_inserter(kept.logprobs));
 }
 
-std::vector<std::string> ResponseWriter::ListNames() const {
+std::span<const char* const> ResponseWriter::ListNames() const {
+  static constexpr const char* kChat[] = {"content"};
+  static constexpr const char* kText[] = {"tokens", "token_logprobs", "top_logprobs",
+                                          "text_offset"};
   if (!head_.logprobs) return {};
-  if (head_.api == Api::kChat) return {"content"};
-  return {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
+  if (head_.api == Api::kChat) return kChat;
+  return kText;
 }
 
 // `offset`: of the token in the choice's text; moves on where it is told.
@@ -268,14 +271,14 @@ bool ResponseWriter::NextPart(std::string& out) {
 // Some elements of the list that it is at, or what comes behind the lists.
 void ResponseWriter::NextOfLists(std::string& out) {
   constexpr size_t kElements = 16;  // a few KiB
-  const std::vector<std::string> names = ListNames();
+  const std::span<const char* const> names = ListNames();
   Choice& choice = choices_[choice_];
   if (list_ == names.size()) {
     out += EndChoice(choice_);
     part_ = ++choice_ < choices_.size() ? Part::kChoice : Part::kEnd;
     return;
   }
-  if (token_ == 0) out += (list_ == 0 ? "\"" : ",\"") + names[list_] + "\":[";
+  if (token_ == 0) out += std::string(list_ == 0 ? "\"" : ",\"") + names[list_] + "\":[";
   const size_t end = std::min(choice.kept.logprobs.size(), token_ + kElements);
   for (; token_ < end; ++token_) {
     if (token_ > 0) out += ',';

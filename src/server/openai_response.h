@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -65,7 +66,7 @@ class ResponseWriter {
     size_t logprob_offset = 0;  // bytes of text before the next token, for kText
   };
   // The lists of a choice's log-probabilities, one after the other.
-  std::vector<std::string> ListNames() const;
+  std::span<const char* const> ListNames() const;
   Json ListElement(size_t list, const engine::Piece& piece, size_t token, size_t& offset) const;
   std::string BeginChoice(uint32_t index) const;
   std::string EndChoice(uint32_t index) const;
