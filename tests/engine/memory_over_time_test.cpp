@@ -30,7 +30,7 @@ constexpr bool kOwnHeap = true;
 // Anonymous and shared memory that is resident now.
 uint64_t Resident() {
   const auto memory = mem::ReadProcessMemory();
-  return memory ? memory->rss_anon_bytes + memory->rss_shmem_bytes : 0;
+  return memory ? memory->unbacked_bytes() : 0;
 }
 
 void FeedTokens(Session& session, uint32_t count, uint32_t at_once) {

@@ -27,11 +27,6 @@ constexpr double kTolerance = 2e-3;  // of log probabilities; both sides are f32
 // Scores that are nearer to each other than this may fall either way; the texts below have none.
 constexpr double kLeastMargin = 1e-5;
 
-struct Case {
-  std::string model;
-  kv::WindowPolicy policy;
-};
-
 kv::WindowPolicy Heavy(uint32_t tokens, uint32_t sinks, kv::WindowShape shape) {
   return {.tokens = tokens, .sinks = sinks, .shape = shape, .evict = kv::Evict::kHeavy};
 }
@@ -119,13 +114,6 @@ void ExpectWithinItsPlan(const engine::Session& session) {
   EXPECT_LE(session.sequence().bytes_in_use(), bytes);
 }
 
-std::string TestName(const testing::TestParamInfo<Case>& info) {
-  const kv::WindowPolicy& policy = info.param.policy;
-  const bool layered = policy.shape == kv::WindowShape::kLayered;
-  return info.param.model + "_" + std::to_string(policy.tokens) + "_" +
-         std::to_string(policy.sinks) + (layered ? "_layered" : "_uniform");
-}
-
 std::vector<Case> Cases() {
   using enum kv::WindowShape;
   return {{"llama_gqa", Heavy(64, 4, kUniform)},    {"llama_gqa", Heavy(64, 0, kUniform)},
@@ -162,42 +150,26 @@ TEST_P(HeavyModel, EqualsTheOracleAmongOthersAndAfterPassesThatWereThrownAway) {
   ASSERT_NE(engine, nullptr);
   const size_t length = GetParam().policy.tokens + 120;
   std::vector<std::vector<TokenId>> tokens;
-  std::vector<Expected> want;
+  std::vector<Rows> rows;
+  std::vector<Tails> tails;
   std::vector<engine::Session> sessions;
   for (uint32_t i = 0; i < kSessions; ++i) {
     tokens.push_back(RandomTokens(length, 10 + i));
-    want.push_back(Oracle(*engine, tokens.back()));
+    Expected want = Oracle(*engine, tokens.back());
+    rows.push_back(std::move(want.rows));
+    tails.push_back(std::move(want.tails));
     sessions.push_back(engine->NewSession());
   }
   std::mt19937 random(3);
-  double worst = 0;
-  while (!std::ranges::all_of(sessions, [&](const auto& s) { return s.length() == length; })) {
-    std::vector<BatchItem> items;
-    std::vector<size_t> who;
-    std::vector<uint32_t> keep(kSessions);
-    for (size_t i = 0; i < kSessions; ++i) {
-      const size_t left = length - sessions[i].length();
-      if (left == 0 || random() % 3 == 0) continue;
-      const size_t most = std::min<size_t>(left, std::min(sessions[i].MostAtOnce(), 100u));
-      const size_t count = 1 + random() % most;
-      keep[i] = random() % 4 == 0 ? 0 : static_cast<uint32_t>(count);
-      items.push_back({.session = &sessions[i],
-                       .tokens = std::span(tokens[i]).subspan(sessions[i].length(), count),
-                       .num_logits = static_cast<uint32_t>(count),
-                       .keep = &keep[i]});
-      who.push_back(i);
-    }
-    if (items.empty()) continue;
-    const Status status =
-        engine::FeedBatch(*engine, items, [&](size_t item, size_t index, std::span<float> logits) {
-          const size_t i = who[item];
-          worst = std::max(worst, Distance(want[i].rows[sessions[i].length() + index], logits));
-        });
-    ASSERT_TRUE(status.has_value()) << status.error().Message();
-  }
+  const double worst = FeedInTurns(*engine, sessions, tokens, rows, [&](size_t i, size_t left) {
+    if (random() % 3 == 0) return Turn{};
+    const size_t most = std::min<size_t>(left, std::min(sessions[i].MostAtOnce(), 100u));
+    const size_t count = 1 + random() % most;
+    return Turn{count, random() % 4 == 0 ? 0 : count};
+  });
   EXPECT_LT(worst, kTolerance);
   for (size_t i = 0; i < kSessions; ++i) {
-    EXPECT_EQ(TailsOf(sessions[i]), want[i].tails);
+    EXPECT_EQ(TailsOf(sessions[i]), tails[i]);
     ExpectWithinItsPlan(sessions[i]);
   }
 }
@@ -255,6 +227,7 @@ TEST(Heavy, TheNumberOfThreadsChangesNoBit) {
     }
     EXPECT_EQ(rows[0], rows[1]);
     EXPECT_EQ(rows[0], rows[2]);
+    EXPECT_EQ(tails[0], tails[1]);
     EXPECT_EQ(tails[0], tails[2]);
   }
 }

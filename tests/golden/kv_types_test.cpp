@@ -171,7 +171,7 @@ TEST_P(KvTypesOfRealModels, FourBitValuesCostLittleAtTwoFifthsOfTheBytes) {
 }
 
 // What --kv-type-k and --kv-type-v can put together beside those (ACCEPTANCE D1).
-TEST_P(KvTypesOfRealModels, AMixtureCostsNoMoreThanItsCoarserHalf) {
+TEST_P(KvTypesOfRealModels, AMixtureCostsLittle) {
   const auto found = DistancesOf({{{KvType::kQ8, KvType::kF16}, "k q8, v f16"},
                                   {{KvType::kF16, KvType::kQ8}, "k f16, v q8"},
                                   {{KvType::kF16, KvType::kQ4}, "k f16, v q4"}});
@@ -182,7 +182,7 @@ TEST_P(KvTypesOfRealModels, AMixtureCostsNoMoreThanItsCoarserHalf) {
 
 // The same in a window, which both sides have: what it costs by itself is not counted. Of 384
 // tokens a few more may be near ties than of many.
-TEST_P(KvTypesOfRealModels, InAWindowTheyCostNoMore) {
+TEST_P(KvTypesOfRealModels, InAWindowTheyCostLittle) {
   const kv::WindowPolicy window = {.tokens = 256, .sinks = 4, .shape = kv::WindowShape::kUniform};
   const auto found = DistancesOf(
       {{KvType::kQ8, "q8, uniform", window}, {kK8V4, "k8v4, uniform", window}}, window, 256);

@@ -24,11 +24,6 @@ using engine::RandomTokens;
 constexpr uint32_t kMostChunk = 320;
 constexpr double kTolerance = 2e-3;  // of log probabilities; both sides are f32
 
-struct Case {
-  std::string model;
-  kv::WindowPolicy policy;
-};
-
 std::unique_ptr<engine::Engine> MakeEngine(const Case& c, uint32_t sessions = 1,
                                            kernels::KvTypes types = kernels::KvType::kF32) {
   return engine::CreateEngine({.model_path = engine::Tiny(c.model),
@@ -65,13 +60,6 @@ void ExpectExactlyItsWindow(const engine::Engine& engine, const engine::Session&
     bytes += group.block_bytes * IdleBlocks(group.shape, session.length());
   }
   EXPECT_EQ(session.sequence().bytes_in_use(), bytes);
-}
-
-std::string TestName(const testing::TestParamInfo<Case>& info) {
-  const kv::WindowPolicy& policy = info.param.policy;
-  const bool layered = policy.shape == kv::WindowShape::kLayered;
-  return info.param.model + "_" + std::to_string(policy.tokens) + "_" +
-         std::to_string(policy.sinks) + (layered ? "_layered" : "_uniform");
 }
 
 std::vector<Case> Cases() {
@@ -121,36 +109,12 @@ TEST_P(WindowedModel, EqualsADenseMaskAmongOthersAndAfterChunksThatWereCancelled
     sessions.push_back(engine->NewSession());
   }
   std::mt19937 random(3);
-  double worst = 0;
-  for (;;) {
-    std::vector<BatchItem> items;
-    std::vector<size_t> who;
-    std::vector<uint32_t> keep(kSessions);
-    for (size_t i = 0; i < kSessions; ++i) {
-      const size_t left = length - sessions[i].length();
-      if (left == 0 || random() % 3 == 0) continue;
-      const size_t most = random() % 2 == 0 ? 3 : 100;
-      const size_t count = std::min<size_t>(left, 1 + random() % most);
-      keep[i] = static_cast<uint32_t>(random() % 4 == 0 ? random() % (count + 1) : count);
-      items.push_back({.session = &sessions[i],
-                       .tokens = std::span(tokens[i]).subspan(sessions[i].length(), count),
-                       .num_logits = static_cast<uint32_t>(count),
-                       .keep = &keep[i]});
-      who.push_back(i);
-    }
-    if (items.empty()) {
-      const bool done = std::all_of(sessions.begin(), sessions.end(),
-                                    [&](const auto& s) { return s.length() == length; });
-      if (done) break;
-      continue;
-    }
-    const Status status =
-        engine::FeedBatch(*engine, items, [&](size_t item, size_t index, std::span<float> logits) {
-          const size_t i = who[item];
-          worst = std::max(worst, Distance(want[i][sessions[i].length() + index], logits));
-        });
-    ASSERT_TRUE(status.has_value()) << status.error().Message();
-  }
+  const double worst = FeedInTurns(*engine, sessions, tokens, want, [&](size_t, size_t left) {
+    if (random() % 3 == 0) return Turn{};
+    const size_t most = random() % 2 == 0 ? 3 : 100;
+    const size_t count = std::min<size_t>(left, 1 + random() % most);
+    return Turn{count, random() % 4 == 0 ? random() % (count + 1) : count};
+  });
   EXPECT_LT(worst, kTolerance);
   for (const engine::Session& session : sessions) ExpectExactlyItsWindow(*engine, session);
 }

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "engine/batch.h"
 #include "engine/engine.h"
 #include "exec/reference.h"
 #include "testing.h"
@@ -15,6 +17,18 @@
 namespace tael {
 
 using Rows = std::vector<std::vector<float>>;
+
+struct Case {
+  std::string model;
+  kv::WindowPolicy policy;
+};
+
+inline std::string TestName(const testing::TestParamInfo<Case>& info) {
+  const kv::WindowPolicy& policy = info.param.policy;
+  const bool layered = policy.shape == kv::WindowShape::kLayered;
+  return info.param.model + "_" + std::to_string(policy.tokens) + "_" +
+         std::to_string(policy.sinks) + (layered ? "_layered" : "_uniform");
+}
 
 // What the oracle shows of each layer, from the groups' windows.
 inline std::vector<exec::Reference::LayerWindow> LayerWindows(const engine::Engine& engine) {
@@ -51,6 +65,49 @@ inline double FeedAndCompare(engine::Session& session, std::span<const TokenId> 
                                          worst = std::max(worst, Distance(want[done + i], logits));
                                        });
     EXPECT_TRUE(status.has_value()) << (status ? "" : status.error().Message());
+  }
+  return worst;
+}
+
+// Sessions take turns in passes of any mixture, until each has all of its tokens. Returns the
+// largest distance. next(i, left): how many tokens come of session i's `left`, and how many of
+// those stay; none: not this time.
+struct Turn {
+  size_t count = 0;
+  size_t kept = 0;
+};
+template <class Next>
+double FeedInTurns(engine::Engine& engine, std::vector<engine::Session>& sessions,
+                   const std::vector<std::vector<TokenId>>& tokens, const std::vector<Rows>& want,
+                   const Next& next) {
+  double worst = 0;
+  bool done = false;
+  while (!done) {
+    std::vector<engine::BatchItem> items;
+    std::vector<size_t> who;
+    std::vector<uint32_t> keep(sessions.size());
+    done = true;
+    for (size_t i = 0; i < sessions.size(); ++i) {
+      const size_t left = tokens[i].size() - sessions[i].length();
+      if (left == 0) continue;
+      done = false;
+      const Turn turn = next(i, left);
+      if (turn.count == 0) continue;
+      keep[i] = static_cast<uint32_t>(turn.kept);
+      items.push_back({.session = &sessions[i],
+                       .tokens = std::span(tokens[i]).subspan(sessions[i].length(), turn.count),
+                       .num_logits = static_cast<uint32_t>(turn.count),
+                       .keep = &keep[i]});
+      who.push_back(i);
+    }
+    if (items.empty()) continue;
+    const Status status =
+        engine::FeedBatch(engine, items, [&](size_t item, size_t index, std::span<float> logits) {
+          const size_t i = who[item];
+          worst = std::max(worst, Distance(want[i][sessions[i].length() + index], logits));
+        });
+    EXPECT_TRUE(status.has_value()) << (status ? "" : status.error().Message());
+    if (!status) return INFINITY;
   }
   return worst;
 }

@@ -105,15 +105,17 @@ class Storm:
         return {"prompt": words(rng, rng.randrange(1, 80)), "max_tokens": rng.randrange(1, 40),
                 "temperature": 0, **fields}
 
-    def post(self, body, path="/v1/completions", headers=()):
+    def ask(self, method, path, body=None):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
         try:
-            connection.request("POST", path, body,
-                               {"Content-Type": "application/json", **dict(headers)})
+            connection.request(method, path, body, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:
             connection.close()
+
+    def post(self, body, path="/v1/completions"):
+        return self.ask("POST", path, body)
 
     def raw(self, body, receive_buffer=None):
         """A connection on which a request has been sent."""
@@ -203,13 +205,7 @@ def sends_half(storm, rng):
 
 def looks(storm, rng):
     path = rng.choice(("/health", "/metrics", "/v1/memory", "/v1/models", "/", "/nowhere"))
-    connection = http.client.HTTPConnection("127.0.0.1", storm.port, timeout=TIMEOUT)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return checked(answer.status, answer.read(), bool)
-    finally:
-        connection.close()
+    return checked(*storm.ask("GET", path), bool)
 
 
 def trims(storm, rng):

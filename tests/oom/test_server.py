@@ -48,6 +48,8 @@ class Server(support.Case):
         self.assertLessEqual(server.outcome.peak_pss, server.budget, server.outcome)
         answered = sum(count for what, count in clients.told.items() if what.endswith("answered"))
         self.assertGreater(answered, 20, clients.told)
+        said = sum(clients.told[f"{kind}: answered"] for kind in ("whole", "chats", "streams"))
+        self.assertGreater(said, 10, clients.told)
 
     def test_the_prefix_cache_stays_below_its_cap_while_it_takes_prompts_in(self):
         model = self.tiny("qwen3")

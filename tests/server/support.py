@@ -52,6 +52,10 @@ def wait_for(condition, seconds=10, step=0.005):
     return condition()
 
 
+TEXT = "/v1/completions"
+LONG = {"prompt": "hello", "max_tokens": 100_000, "temperature": 0, "ignore_eos": True}  # for ever
+
+
 class Reply:
     def __init__(self, status, headers, body):
         self.status, self.headers, self.body = status, headers, body

@@ -11,6 +11,8 @@ import time
 import unittest
 
 from support import (
+    LONG,
+    TEXT,
     Case,
     ServerCase,
     not_under_sanitizers,
@@ -20,9 +22,6 @@ from support import (
     templated,
     wait_for,
 )
-
-TEXT = "/v1/completions"
-LONG = {"prompt": "hello", "max_tokens": 100_000, "temperature": 0, "ignore_eos": True}
 
 
 def farewell(connection):
@@ -164,6 +163,7 @@ class Vanishing(Case):
         self.assertEqual(done.returncode, 0, done.stderr.decode())
         found = json.loads(done.stdout)
         self.assertGreater(found["blocks_before"], 0)
+        self.assertEqual(found["queued_before"], 1)
         self.assertEqual((found["blocks"], found["queued"], found["answers"]), (0, 0, 200))
 
 

@@ -176,6 +176,7 @@ class Lifecycle(Case):
             process.send_signal(signal.SIGTERM)
             _, errors = process.communicate(timeout=30)
         self.assertEqual(process.returncode, 0)
+        self.assertGreater(len(errors), PIPE_BYTES // 2)  # it was full
         self.assertLess(len(errors), 2 * PIPE_BYTES)
 
     def test_a_second_signal_ends_it_at_once(self):

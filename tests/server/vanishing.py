@@ -11,11 +11,9 @@ import struct
 import sys
 import time
 
-from support import Server, raw, read_until, wait_for
+from support import LONG, TEXT, Server, raw, read_until, wait_for
 
 SIOCSIFFLAGS, IFF_UP, IFF_RUNNING = 0x8914, 0x1, 0x40
-TEXT = "/v1/completions"
-LONG = {"prompt": "hello", "max_tokens": 100_000, "temperature": 0, "ignore_eos": True}
 AWAY_SECONDS = 45  # the server gives a silent client 30
 
 
@@ -34,11 +32,12 @@ def main():
         waiting.sendall(raw(TEXT, LONG))
         wait_for(lambda: server.metric("tael_requests_queued") == 1)
         before = server.metric("tael_kv_blocks_in_use")
+        queued = server.metric("tael_requests_queued")
         set_loopback(False)
         time.sleep(AWAY_SECONDS)
         set_loopback(True)
         wait_for(lambda: server.metric("tael_kv_blocks_in_use") == 0, seconds=2)
-        print(json.dumps({"blocks_before": before,
+        print(json.dumps({"blocks_before": before, "queued_before": queued,
                           "blocks": server.metric("tael_kv_blocks_in_use"),
                           "queued": server.metric("tael_requests_queued"),
                           "answers": server.complete(max_tokens=2).status}))
