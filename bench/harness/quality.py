@@ -49,6 +49,7 @@ POLICIES = (
            offered=False),
 )
 BASE = "uniform"  # that the others are compared with
+AUTO = "layered"  # that `--window auto` uses
 FULL = "full"     # no policy: everything is kept
 
 
@@ -111,13 +112,16 @@ def score_from(window):
     return (window or USUAL) * 3 // 2
 
 
+def kept_flags(cell):
+    """How keys and values are stored, and which stay."""
+    window = [] if cell.policy == FULL else ["--window", cell.window, *policy_named(cell.policy).flags]
+    return ["--kv-type", cell.kind, *window]
+
+
 def arguments_of(cell):
     """Of `tael eval`, behind the model."""
-    flags = [*cell.text.arguments, "--ctx", CONTEXT, "--score-from", score_from(cell.window),
-             "--kv-type", cell.kind]
-    if cell.policy != FULL:
-        flags += ["--window", cell.window, *policy_named(cell.policy).flags]
-    return flags
+    return [*cell.text.arguments, "--ctx", CONTEXT, "--score-from", score_from(cell.window),
+            *kept_flags(cell)]
 
 
 KEPT = ("kl_mean", "kl_p99", "top1_agreement", "ppl", "full_ppl", "kv_bytes_peak",
@@ -146,9 +150,7 @@ class Evaluator:
 
     def needles(self, cell, prompts):
         report = self._json(cell.text.model, *cell.text.arguments, "--ctx", NEEDLE_CONTEXT,
-                            "--tokens", NEEDLE_CONTEXT, "--needle", prompts, "--kv-type", cell.kind,
-                            *([] if cell.policy == FULL else
-                              ["--window", cell.window, *policy_named(cell.policy).flags]))
+                            "--tokens", NEEDLE_CONTEXT, "--needle", prompts, *kept_flags(cell))
         rates = report["needle"]
         return {"needle": rates, "rate": sum(rates.values()) / len(rates), "prompts": prompts,
                 "commit": self.commit, "kv_bytes_peak": report["kv_bytes_peak"]}
@@ -189,8 +191,11 @@ class Table:
         self._values = {(r["model"], r["measurement"], r["engine"], r["setting"]): r["values"]
                         for r in records}
 
+    def get(self, model, measurement, engine, setting):
+        return self._values.get((model, measurement, engine, setting))
+
     def find(self, cell):
-        return self._values.get((cell.text.model, cell.text.name, cell.policy, cell.setting))
+        return self.get(cell.text.model, cell.text.name, cell.policy, cell.setting)
 
     def mean(self, model, policy, kind, window):
         """Over the model's texts; None where one is missing."""

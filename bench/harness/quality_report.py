@@ -1,6 +1,6 @@
 """docs/kv-quality.md and its chart, from the records of bench/quality."""
 
-from . import kv_plan, models, quality, quality_chart, shell
+from . import kv_plan, quality, quality_chart, shell
 from .quality import (
     BAD,
     BAD_LEAST,
@@ -14,7 +14,7 @@ from .quality import (
     USUAL,
     WINDOWS,
 )
-from .report import markdown_table
+from .report import markdown_table, title_of
 
 METHOD = f"""\
 Each figure is that of `tael eval`: a text of {quality.CONTEXT:,} tokens goes through the policy and, in step, through an
@@ -36,10 +36,6 @@ PLAN_NOTE = f"""\
 {kv_plan.TITLE}: 28 layers, 8 KV heads of 128. Planned by `tael plan` for one session, prompts in chunks; measured is
 the ledger's KV after a prompt of {kv_plan.CONTEXTS[0]:,} tokens. With a window the text may be of any length. The smallest
 budget is all of it: weights, KV, activations, program."""
-
-
-def title_of(model):
-    return models.MODELS[model].title
 
 
 def megabytes(value):
@@ -72,12 +68,14 @@ def verdict_section(table):
     rows = [[standing.policy.title, f"{standing.kl:.3f}", f"{standing.bytes:.3f}",
              f"{standing.worst:.2f}", str(standing.cells)] for standing in found]
     best = quality.best(table)
+    used = ("that is what `--window auto` uses" if best.policy.name == quality.AUTO else
+            f"`--window auto` uses {quality.policy_named(quality.AUTO).title}")
     return ["## Which policy is best?", "",
             (f"Beside `{BASE}` ({quality.policy_named(BASE).title}) at the same window, over all models, types and "
             "windows: geometric means of the ratios of KL and of bytes."), "",
             markdown_table(("policy", "KL", "bytes", "worst KL", "cells"), rows), "",
             (f"**At equal bytes the best is {best.policy.title}** "
-            f"(`{' '.join(map(str, best.policy.flags))}`): that is what `--window auto` uses."), ""]
+            f"(`{' '.join(map(str, best.policy.flags))}`): {used}."), ""]
 
 
 def matrix_section(table, model):
@@ -137,11 +135,9 @@ def needle_section(table):
             markdown_table((NEEDLE.title, *(f"{depth} %" for depth in depths), "mean"), rows), ""]
 
 
-def plan_rows(records):
+def plan_rows(table):
     def find(measurement, kind, context, window):
-        return next((record["values"] for record in records
-                     if record["model"] == kv_plan.SHAPE and record["measurement"] == measurement
-                     and record["engine"] == kind and record["setting"] == f"{context} {window}"), None)
+        return table.get(kv_plan.SHAPE, measurement, kind, f"{context} {window}")
 
     for measurement, kind, context, window in kv_plan.cells():
         planned = find(measurement, kind, context, window)
@@ -154,8 +150,8 @@ def plan_rows(records):
                f"{planned['min_budget_bytes'] / 1e9:.2f} GB"]
 
 
-def plan_section(records):
-    rows = list(plan_rows(records))
+def plan_section(table):
+    rows = list(plan_rows(table))
     if not rows:
         return []
     return ["## A model of 3 billion parameters", "", PLAN_NOTE, "",
@@ -176,7 +172,7 @@ def page(header, records, chart_name):
              *verdict_section(table)]
     for model in quality.MODELS:
         lines += matrix_section(table, model)
-    lines += [*types_section(table), *needle_section(table), *plan_section(records),
+    lines += [*types_section(table), *needle_section(table), *plan_section(table),
               *instrument_section(table)]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -339,8 +339,10 @@ Options Parse(int argc, char** argv) {
     if (found == std::end(numbers)) Fail(std::string("unknown flag ") + argv[i]);
     *found->second = static_cast<uint32_t>(std::strtoul(argv[i + 1], nullptr, 10));
   }
-  if (options.turn == 0 || options.block == 0 || options.window < 4 * options.turn)
-    Fail("a number is too small");
+  // A fresh conversation reads half a window, and has room for a turn in the other half.
+  const bool has_room =
+      options.window >= 4 * options.turn && options.window / 2 > options.turn + kQuestionTokens;
+  if (options.turn == 0 || options.block == 0 || !has_room) Fail("a number is too small");
   return options;
 }
 

@@ -6,9 +6,8 @@
 //
 //   cold   all at once: a common beginning that nobody has computed, an own end, --new tokens each
 //   warm   the same beginning again, other ends
-//   second two sessions of an own beginning, one after the other: the time to the first token of
-//   the
-//          second against that of the first, median of nine pairs
+//   second two sessions with a beginning of their own, one after the other: the time to the first
+//          token of the second one against that of the first, median of nine pairs
 //   gap    four answers are being written when a prompt of --long tokens arrives: the longest time
 //          between two tokens of theirs, against the time of one pass of the longest chunk
 #include <algorithm>
@@ -129,7 +128,12 @@ void Together(engine::Scheduler& scheduler, const Options& options, const char* 
 void Second(engine::Scheduler& scheduler, const Options& options) {
   const auto first_ms = [&](std::vector<TokenId> prompt) {
     auto answer = scheduler.Submit(MakeRequest(std::move(prompt), 1));
-    return answer ? Listen(**answer, Clock::now()).first_ms : 0;
+    const Heard heard = answer ? Listen(**answer, Clock::now()) : Heard{};
+    if (heard.tokens == 0) {
+      std::fprintf(stderr, "no answer to time\n");
+      std::exit(1);
+    }
+    return heard.first_ms;
   };
   std::vector<double> ratios, cold_ms;
   for (uint32_t i = 0; i < 9; ++i) {

@@ -136,7 +136,8 @@ def cold(_):
         best = min(others, key=lambda name: figures[name]["first_token_ms"])
         line(f"cold start: nothing is 10 % faster than what is chosen{spare}",
              mine <= 1.1 * figures[best]["first_token_ms"],
-             f"{mine:.0f} ms, {best} {figures[best]['first_token_ms']:.0f} ms")
+             f"{mine:.0f} ms ({', '.join(f'{figures[name]['first_token_ms']:.0f}' for name in twins)}), "
+             f"{best} {figures[best]['first_token_ms']:.0f} ms")
 
 
 def server_budgets(path):

@@ -16,9 +16,11 @@ SHARED, OWN = 256, 100
 
 def clients(_):
     """Eight clients at once, against llama-server at the best of its settings."""
-    done = run(["bench/serve", "--tael", TAEL, "--targets"])
-    for found in re.finditer(r"^(ok|FAIL) +(.+?): (\d.*)$", done.stdout, re.MULTILINE):
-        line(found[2], found[1] == "ok", found[3])
+    done = run(["bench/serve", "--tael", TAEL, "--json"])
+    if not done.stdout:
+        sys.exit(f"verify: bench/serve failed\n{done.stderr}")
+    for verdict in json.loads(done.stdout)["verdicts"]:
+        line(verdict["what"], verdict["holds"], verdict["figure"])
 
 
 def scheduling(_):
@@ -42,7 +44,7 @@ def accounts(_):
                "*PrefixFuzz*")
     del os.environ["TAEL_TEST_OPERATIONS"]
     gtest_line("KV of N sessions = prefix + N x own", "src/tael_engine_tests",
-               "*Sharing*:*ChoicesHoldThePromptOnce*")
+               "*SessionsOfOneSystemPromptHoldItOnce*:*ChoicesHoldThePromptOnce*")
 
 
 def freed(_):
