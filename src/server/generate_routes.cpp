@@ -163,10 +163,11 @@ std::optional<ApiError> ChargeAnswer(const Service& service, HttpRequest& reques
                                      const GenerateCall& call, size_t prompt_tokens) {
   uint64_t bytes = kBytesPerQueuedToken * prompt_tokens;
   if (!call.stream) {
-    const uint32_t most = service.scheduler.MostNewTokens(prompt_tokens);
-    const uint64_t tokens =
-        uint64_t{call.num_choices} * std::min(call.max_tokens.value_or(most), most);
-    bytes += tokens * ResponseWriter::KeptBytesPerToken(call.options.logprobs);
+    const uint64_t most = service.scheduler.MostNewTokens(prompt_tokens);
+    uint64_t tokens = call.max_tokens.value_or(most);
+    // What does not fit the context will be refused; a window has no such end.
+    if (!service.engine.plan().is_endless()) tokens = std::min(tokens, most);
+    bytes += call.num_choices * tokens * ResponseWriter::KeptBytesPerToken(call.options.logprobs);
   }
   if (request.charge.TryResizeTo(bytes)) return std::nullopt;
   return ApiErrorOf(Error{ErrorCode::kBusy,

@@ -57,6 +57,14 @@ class Windows(ServerCase):
                 self.assertIs(event["truncated"], True)
                 self.assertEqual(event["dropped_tokens"], whole["dropped_tokens"])
 
+    def test_an_answer_that_could_not_be_kept_is_refused_before_it_begins(self):
+        endless = {"max_tokens": 1 << 30, "ignore_eos": True}
+        reply = self.server.complete(self.ids(8), **endless)
+        self.assertEqual(reply.status, 503, reply)
+        self.assertIn("fewer tokens", reply.error["message"])
+        self.check(self.server.complete(self.ids(8), max_tokens=512, ignore_eos=True),
+                   8 + 511 - WINDOW, 0)
+
     def test_a_system_prompt_is_kept_and_a_text_that_long_ago_is_not(self):
         # So far behind the window, through all layers of it, nothing is left of the first words but
         # what is kept of them.
