@@ -65,6 +65,20 @@ TEST(HeavyScheduler, WithAnIndexNothingIsSharedAndNothingChanges) {
   ExpectNoBlocks(*engine, *scheduler);
 }
 
+// The scores of tails have room for the plan's sessions, whatever blocks could hold.
+TEST(HeavyScheduler, NoMoreRunAtOnceThanTheirScoresArePlannedFor) {
+  const auto engine = CreateEngine(HeavyEngine());
+  ASSERT_NE(engine, nullptr);
+  ASSERT_EQ(engine->plan().max_sessions, 4u);
+  const auto scheduler = StartScheduler(*engine, {.max_running = 8, .prefix_cache = false});
+  ASSERT_NE(scheduler, nullptr);
+  Request request = MakeRequest(RandomTokens(20, 1), 4);
+  request.num_choices = 5;
+  EXPECT_EQ(scheduler->Submit(request).error().code, ErrorCode::kInvalidArgument);
+  request.num_choices = 4;
+  EXPECT_NE(MustSubmit(*scheduler, request), nullptr);
+}
+
 // Memory is short: windows shrink to their floor, without a tail, and answers still come.
 TEST(HeavyScheduler, UnderPressureAnswersGoOnInNarrowerWindows) {
   const auto engine = CreateEngine(HeavyEngine());
