@@ -407,6 +407,14 @@ TEST(Plan, AnAutomaticWindowIsWhatTheBudgetHolds) {
   EXPECT_LT(tight->window.tokens, 1024u);
   EXPECT_GE(tight->window.tokens, 256u);
   EXPECT_EQ(tight->window.shape, kv::WindowShape::kLayered);
+  // It is at most what the model was trained for, and has to hold its sinks.
+  request.window.sinks = 1023;
+  EXPECT_TRUE(MakePlan(**model, request).has_value());
+  request.window.sinks = 1024;
+  const auto none = MakePlan(**model, request);
+  ASSERT_FALSE(none.has_value());
+  EXPECT_EQ(none.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(none.error().Message(), HasSubstr("1025"));
 }
 
 }  // namespace

@@ -412,10 +412,12 @@ Result<MemoryPlan> MakePlan(const model::Model& model, const PlanRequest& reques
                      std::to_string(trained)};
   }
   const kv::WindowPolicy& window = request.window;
-  if (window.tokens != kv::WindowPolicy::kAuto && window.tokens > trained) {
-    return Error{ErrorCode::kInvalidArgument, "window is longer than the model was trained for",
-                 std::to_string(window.tokens) + " tokens asked for, trained for " +
-                     std::to_string(trained)};
+  const bool is_auto = window.tokens == kv::WindowPolicy::kAuto;
+  const uint64_t least = is_auto ? uint64_t{window.sinks} + 1 : window.tokens;
+  if (least > trained) {
+    return Error{
+        ErrorCode::kInvalidArgument, "window is longer than the model was trained for",
+        std::to_string(least) + " tokens asked for, trained for " + std::to_string(trained)};
   }
   TAEL_RETURN_IF_ERROR(kv::CheckWindow(window));
   return Planner(model, request).Make();
