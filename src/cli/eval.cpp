@@ -175,6 +175,16 @@ Status RunProbes(const EvalOptions& options, const Plan& plan, const Engines& en
   return {};
 }
 
+// Before anything is scored: an answer that is cut would be measured over fewer tokens.
+Status CheckGenerate(const EvalOptions& options, const Plan& plan, const engine::Engine& engine) {
+  if (!options.generate) return {};
+  const uint64_t fed = uint64_t{plan.context} / 2 + *options.generate - 1;
+  if (fed <= engine.max_length()) return {};
+  return Error{ErrorCode::kContextExceeded, "--generate does not fit the context",
+               std::to_string(*options.generate) + " tokens behind half of it, the context has " +
+                   std::to_string(engine.max_length()) + ": --ctx makes room, --window goes on"};
+}
+
 Json ToJson(const Plan& plan, const Engines& engines, const Report& report) {
   const Score& score = report.score;
   Json json = {
@@ -228,6 +238,7 @@ Result<int> Execute(const EvalOptions& options) {
   TAEL_ASSIGN_OR_RETURN(const Input input, ReadInput(options));
   TAEL_ASSIGN_OR_RETURN(const Plan plan, MakePlan(options, input));
   TAEL_ASSIGN_OR_RETURN(const Engines engines, LoadEngines(options, plan));
+  TAEL_RETURN_IF_ERROR(CheckGenerate(options, plan, engines.engine()));
   TAEL_ASSIGN_OR_RETURN(std::vector<TokenId> ids,
                         EncodeInput(options, plan, engines.engine(), input));
   const Stopwatch watch;

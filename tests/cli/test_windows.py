@@ -109,6 +109,10 @@ class Windows(Case):
         result = self.json_of(*evaluate, "--needle", 1, "--generate", 40)
         self.assertEqual(list(result["needle"]), ["10", "30", "50", "70", "90"])
         self.assertTrue(0 <= result["repetition"] <= 1)
+        self.json_of(*evaluate, "--generate", 201)  # half of the context before, the last not fed
+        error = self.fails(2, *evaluate, "--generate", 202, names=["202", "400", "--window"])
+        self.assertEqual(error["code"], "context_length_exceeded")
+        self.json_of(*evaluate, "--generate", 202, "--window", 64)
         self.fails(2, *evaluate[:5], "--ctx", 64, "--needle", 1, names=["too short", "--ctx"])
 
 
