@@ -134,9 +134,10 @@ def cold(_):
              ("first three layers, a CPU spare", "heap, a CPU spare"))):
         mine = statistics.median([run["first_token_ms"] for name in twins for run in found[name]])
         best = min(others, key=lambda name: figures[name]["first_token_ms"])
+        each = ", ".join(f"{figures[name]['first_token_ms']:.0f}" for name in twins)
         line(f"cold start: nothing is 10 % faster than what is chosen{spare}",
              mine <= 1.1 * figures[best]["first_token_ms"],
-             f"{mine:.0f} ms ({', '.join(f'{figures[name]['first_token_ms']:.0f}' for name in twins)}), "
+             f"{mine:.0f} ms ({each}), "
              f"{best} {figures[best]['first_token_ms']:.0f} ms")
 
 
