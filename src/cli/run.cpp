@@ -125,7 +125,7 @@ Result<int> Execute(const RunOptions& options) {
   TAEL_ASSIGN_OR_RETURN(const auto result,
                         engine::Generate(session, prompt.ids, generate, callbacks));
   TAEL_RETURN_IF_ERROR(PrintResult(options, loaded, result, generate.sampler.seed));
-  if (const std::string why = engine.Degraded(); !why.empty()) Note(why);
+  if (const std::string why = engine.weight_room().Why(); !why.empty()) Note(why);
   NoteTruncation(result, engine.plan());
   if (options.output.verbose) Summarise(loaded, result);
   return result.finish_reason == engine::FinishReason::kCancelled ? kExitInterrupted : kExitOk;

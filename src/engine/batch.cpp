@@ -32,13 +32,10 @@ class BatchPass {
   }
 
  private:
-  // Only a pass that should find its weights in memory can tell that they are taken away: the first
-  // ones read them.
   bool Compute(std::span<const exec::SequenceChunk> chunks, BatchSink sink, BatchStop stop) {
-    const bool watched = engine_.pager_->complete() || engine_.pager_->streams();
-    if (watched) engine_.thrash_guard_->Begin();
+    engine_.weight_room_->BeforePass();
     const bool done = engine_.forward_->Run(chunks, sink, stop);
-    if (watched && engine_.thrash_guard_->End()) engine_.GiveWay();
+    engine_.weight_room_->AfterPass();
     return done;
   }
 

@@ -5,7 +5,6 @@
 
 #include "base/units.h"
 #include "engine/batch.h"
-#include "mem/system_memory.h"
 
 namespace tael::engine {
 
@@ -132,7 +131,8 @@ Status Engine::StartReading(exec::WarmUp warm_up) {
                                         plan_.resident_layers, warm_up));
   forward_->UsePager(*pager_);
   weights_.SetUsed(weights_.bytes());
-  thrash_guard_.emplace(weights_.bytes(), num_threads());
+  weight_room_ =
+      std::make_unique<WeightRoom>(*pager_, exec::ThrashGuard(weights_.bytes(), num_threads()));
   return {};
 }
 
@@ -148,26 +148,6 @@ void Engine::LockWeights() {
   } else {
     lock_refusal_ = locked.error().Message();
   }
-}
-
-// The kernel takes weights away although the budget has room for them. Fewer of them in memory and
-// the others read in order, ahead of their use, are far faster than all of them page by page.
-void Engine::GiveWay() {
-  has_thrashed_.store(true, std::memory_order_relaxed);
-  const uint32_t resident = pager_->resident_layers();
-  if (resident == 0) return;
-  const std::optional<uint64_t> room = mem::FileRoomBytes();
-  const std::optional<uint32_t> fitting = room ? pager_->LayersWithin(*room) : std::nullopt;
-  pager_->KeepResident(std::min(fitting.value_or(resident / 2), resident - 1));
-}
-
-std::string Engine::Degraded() const {
-  if (!has_thrashed_.load(std::memory_order_relaxed)) return "";
-  const uint32_t resident = pager_->resident_layers();
-  return "the system has no room for the weights: " + std::to_string(plan_.num_layers - resident) +
-         " of " + std::to_string(plan_.num_layers) +
-         " layers are read from the file for every token; free memory, or give a budget below what "
-         "the system can spare";
 }
 
 void Engine::ReleaseWeights() { pager_->Release(); }

@@ -17,9 +17,9 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "engine/plan.h"
+#include "engine/weight_room.h"
 #include "exec/cpu_set.h"
 #include "exec/forward.h"
-#include "exec/thrash_guard.h"
 #include "exec/thread_team.h"
 #include "exec/weight_pager.h"
 #include "kv/block_pool.h"
@@ -96,8 +96,10 @@ class Engine {
 
   Session NewSession();
 
-  // Why it is slower than it could be, for people; empty if it is not. Any thread.
-  std::string Degraded() const;
+  // Whether the system has no room for weights that the budget holds, and what it does then. Any
+  // thread.
+  const WeightRoom& weight_room() const { return *weight_room_; }
+  WeightRoom& weight_room() { return *weight_room_; }  // its thread
   // Of the weights, kept from being dropped; 0 if not asked for, or refused (then why).
   uint64_t locked_bytes() const { return locked_bytes_; }
   const std::string& lock_refusal() const { return lock_refusal_; }
@@ -112,7 +114,6 @@ class Engine {
   Status Reserve();
   Status StartReading(exec::WarmUp warm_up);
   void LockWeights();
-  void GiveWay();
 
   // Members are destroyed bottom up: whoever holds a reservation goes before the budget.
   std::unique_ptr<mem::MemoryBudget> budget_;
@@ -125,8 +126,7 @@ class Engine {
   std::unique_ptr<kv::BlockPool> pool_;
   std::unique_ptr<exec::WeightPager> pager_;
   std::unique_ptr<exec::Forward> forward_;
-  std::optional<exec::ThrashGuard> thrash_guard_;
-  std::atomic<bool> has_thrashed_{false};
+  std::unique_ptr<WeightRoom> weight_room_;
   uint64_t locked_bytes_ = 0;
   std::string lock_refusal_;
   std::vector<exec::SequenceChunk> chunks_;  // of the pass that runs (batch.cpp)

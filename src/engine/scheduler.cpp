@@ -72,6 +72,7 @@ Result<std::shared_ptr<Answer>> Scheduler::Submit(Request request, bool pin) {
     TAEL_RETURN_IF_ERROR(
         CheckLength(request, engine.context_length(), MostNewTokens(request.prompt.size())));
   }
+  if (!pin) TAEL_RETURN_IF_ERROR(CheckWeightRoom());
   const auto num_prompt = static_cast<uint32_t>(request.prompt.size());
   auto answer =
       std::make_shared<AnswerSource>(loop_->inbox().doorbell(), num_prompt, request.num_choices);
@@ -84,6 +85,17 @@ Result<std::shared_ptr<Answer>> Scheduler::Submit(Request request, bool pin) {
   return Error{
       ErrorCode::kBusy, status.error().what,
       status.error().detail + "; try again in " + std::to_string(RetryAfterSeconds()) + " s"};
+}
+
+// Where every token reads layers from the file, the answers that are under way get all of that.
+Status Scheduler::CheckWeightRoom() {
+  const WeightRoom& room = loop_->engine().weight_room();
+  const SchedulerStats stats = loop_->Stats();
+  const bool is_idle = stats.running + stats.preempted + loop_->inbox().num_queued() == 0;
+  if (!room.is_short() || is_idle) return {};
+  loop_->CountRefusal();
+  return Error{ErrorCode::kBusy, "nothing new is begun beside the answers that are under way",
+               room.Why()};
 }
 
 uint32_t Scheduler::RetryAfterSeconds() const { return loop_->Stats().retry_after_s; }

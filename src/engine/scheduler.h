@@ -121,10 +121,11 @@ class Scheduler {
 
   // Fails: kInvalidArgument (no prompt, ids outside the vocabulary, options, more choices than can
   // run); kContextExceeded, naming the numbers, where prompt and answer are longer than the
-  // context; kBusy where the queue is full (see RetryAfterSeconds). Later failures are the answer's
-  // error(): kOutOfBudget, before it starts, where pinned prompts or what sampling needs leave no
-  // room even for this request alone; kIo when the model file was cut; kCancelled when its reader
-  // was too slow.
+  // context; kBusy where the queue is full (see RetryAfterSeconds), or where others are answered
+  // while the system has no room for the weights. Later failures are the answer's error():
+  // kOutOfBudget, before it starts, where pinned prompts or what sampling needs leave no room even
+  // for this request alone; kIo when the model file was cut; kCancelled when its reader was too
+  // slow.
   Result<std::shared_ptr<Answer>> Submit(Request request);
   // When a request that was refused with kBusy might be taken: a guess from how long requests took.
   uint32_t RetryAfterSeconds() const;
@@ -149,6 +150,7 @@ class Scheduler {
  private:
   explicit Scheduler(std::unique_ptr<SchedulerLoop> loop);
   Result<std::shared_ptr<Answer>> Submit(Request request, bool pin);
+  Status CheckWeightRoom();
   bool Do(std::function<void()> body);  // false, doing nothing, when the scheduler stops
   std::unique_ptr<SchedulerLoop> loop_;
 };

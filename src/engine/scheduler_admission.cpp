@@ -8,8 +8,9 @@ namespace tael::engine {
 
 void SchedulerLoop::Admit() {
   SortActive();
-  while (StartFirst()) {
-  }
+  bool starts = false;
+  while (StartFirst()) starts = true;
+  if (starts) TellStats(false);  // the pass may take long
 }
 
 // Starts the one that is due first of those that wait. Nobody overtakes it: a long prompt would

@@ -277,6 +277,10 @@ void SchedulerLoop::Sleep() {
     if (job->full_since) until = std::min(until, *job->full_since + options_.slow_reader_timeout);
   }
   if (now < pressure_until_) until = std::min(until, pressure_until_);
+  if (!stats_.weights_released) {
+    engine_.weight_room().Look();
+    until = std::min(until, engine_.weight_room().next_look());
+  }
   const bool idle = active_.empty() && waiting_.empty();
   if (idle && options_.idle_release.count() > 0 && !stats_.weights_released) {
     if (now >= idle_since_ + options_.idle_release) {

@@ -45,9 +45,8 @@ WeightPager::~WeightPager() {
   if (thread_.joinable()) thread_.join();
 }
 
-void WeightPager::KeepResident(uint32_t layers) {
+void WeightPager::SetResident(uint32_t layers) {
   std::unique_lock lock(mutex_);
-  if (layers >= resident_layers()) return;
   changed_.wait(lock, [&] { return !reading_; });
   resident_layers_.store(layers, std::memory_order_relaxed);
   complete_.store(false, std::memory_order_release);

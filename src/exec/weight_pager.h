@@ -62,9 +62,9 @@ class WeightPager {
   // Gives every page back to the kernel; the next Enter() reads again. Requires: no pass runs.
   void Release();
 
-  // Streams all layers from this one on, which were resident until now: for a process whose weights
-  // the kernel takes away. Does nothing where fewer are resident. Requires: no pass runs.
-  void KeepResident(uint32_t layers);
+  // From now on so many layers are resident: for a process whose weights the kernel takes away, and
+  // later gives room for again. Requires: no pass runs; layers <= num_layers().
+  void SetResident(uint32_t layers);
 
   // The largest number of resident layers with which no more than `bytes` are in memory at a time;
   // none where streaming everything takes more.

@@ -92,13 +92,20 @@ TEST_F(Pager, LayersThatLoseTheirRoomAreStreamedFromThenOn) {
   most_ = (kLayers + 2) * kLayerPages * page_;
   Pass(*pager);
   while (!pager->complete()) std::this_thread::yield();
-  pager->KeepResident(1);
+  pager->SetResident(1);
   EXPECT_FALSE(pager->complete());
   EXPECT_TRUE(pager->streams());
   most_ = (2 + 1 + WeightPager::kStreamedAtOnce) * kLayerPages * page_;
   for (int i = 0; i < 5; ++i) Pass(*pager);
-  pager->KeepResident(4);  // does not bring any back
-  EXPECT_EQ(pager->resident_layers(), 1u);
+  pager->SetResident(4);
+  most_ += 3 * kLayerPages * page_;
+  for (int i = 0; i < 5; ++i) Pass(*pager);
+  EXPECT_EQ(most_seen_, (kLayers + 2) * kLayerPages * page_);
+  pager->SetResident(kLayers);
+  most_ = (kLayers + 2) * kLayerPages * page_;
+  Pass(*pager);
+  while (!pager->complete()) std::this_thread::yield();
+  EXPECT_FALSE(pager->streams());
 }
 
 TEST_F(Pager, KnowsHowManyLayersARoomHolds) {

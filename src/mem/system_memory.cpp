@@ -47,10 +47,15 @@ const CgroupNames& NamesOf(bool v2) { return v2 ? kV2 : kV1; }
 
 }  // namespace
 
-uint64_t AvailableBytes(const std::string& root) {
+std::optional<uint64_t> SystemAvailableBytes(const std::string& root) {
   const auto available = ReadField(root + "/proc/meminfo", "MemAvailable:");
+  return available ? std::optional(*available * 1024) : std::nullopt;
+}
+
+uint64_t AvailableBytes(const std::string& root) {
+  const auto available = SystemAvailableBytes(root);
   if (!available) return 0;
-  uint64_t left = *available * 1024;
+  uint64_t left = *available;
   ForEachCgroup(root, "memory", [&left](const std::string& folder, bool v2) {
     const CgroupNames& names = NamesOf(v2);
     const auto here = LeftBeside(folder, names, FreeFileBytes(folder, names));

@@ -12,6 +12,10 @@ namespace tael::mem {
 // `root` is prefixed to /proc and /sys, so that tests can put fixtures there.
 uint64_t AvailableBytes(const std::string& root = "");
 
+// MemAvailable alone: what the whole system could spare, page cache included. None where it cannot
+// be read.
+std::optional<uint64_t> SystemAvailableBytes(const std::string& root = "");
+
 // What one control group leaves for file pages: its limit less everything in it that is no file
 // page. None where it has no limit, or cannot be read.
 std::optional<uint64_t> FileRoomIn(const std::string& folder, bool v2);

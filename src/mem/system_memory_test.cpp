@@ -48,8 +48,10 @@ TEST_F(AvailableBytesTest, WithoutCgroupsItIsWhatTheSystemHas) {
 }
 
 TEST_F(AvailableBytesTest, WithoutAnythingToReadItIsZero) {
+  EXPECT_EQ(SystemAvailableBytes(root_.string()), 1'024'000'000u);
   std::filesystem::remove_all(root_);
   EXPECT_EQ(Available(), 0u);
+  EXPECT_EQ(SystemAvailableBytes(root_.string()), std::nullopt);
 }
 
 TEST_F(AvailableBytesTest, TheTightestOfNestedGroupsOfVersion1Counts) {

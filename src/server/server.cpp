@@ -139,7 +139,7 @@ Status Server::WatchPressure(std::function<void(std::string_view)> log) {
 }
 
 std::string Server::WhyDegraded() const {
-  std::string why = service_->engine.Degraded();
+  std::string why = service_->engine.weight_room().Why();
   if (!why.empty()) return why;
   const std::lock_guard lock(mutex_);
   return last_pressure_.cause;

@@ -132,6 +132,9 @@ class Cage:
                 return
             time.sleep(0.05)
 
+    def set_limit(self, limit):
+        (self.folder / self.version.limit).write_text(str(limit))
+
     def kills(self):
         return fields(self.folder / self.version.events).get("oom_kill", 0)
 

@@ -51,15 +51,16 @@ class Client:
 
 
 class Served(Client):
-    """`tael serve` in a cage of `budget` bytes; a context manager. `outcome` is there afterwards."""
+    """`tael serve` in a cage of `budget` bytes, or of `limit`; a context manager. `outcome` is there
+    afterwards."""
 
-    def __init__(self, model, budget, *flags):
-        self.budget, self.outcome = budget, None
+    def __init__(self, model, budget, *flags, limit=None):
+        self.budget, self.limit, self.outcome = budget, limit or budget, None
         self.command = caged.command("serve", "-m", model, "--budget", budget, "--port", 0, "--json",
                                      *flags)
 
     def __enter__(self):
-        self.cage = cage.Cage(self.budget).__enter__()
+        self.cage = cage.Cage(self.limit).__enter__()
         self.caged = self.cage.start(self.command, stdin=subprocess.DEVNULL)
         line = self.caged.process.stdout.readline()
         if not line.startswith(b'{"ready"'):
@@ -75,6 +76,9 @@ class Served(Client):
 
     def memory(self):
         return json.loads(self.request("GET", "/v1/memory")[1])
+
+    def why_degraded(self):
+        return json.loads(self.request("GET", "/health")[1]).get("why", "")
 
     def trim(self, level):
         return self.request("POST", "/v1/memory/trim", {"level": level})

@@ -1,11 +1,14 @@
 """Faults that other engines were reported for, as tests in a cage."""
 
+import concurrent.futures
 import json
 import os
+import time
 import unittest
 
 import cage
 import caged
+import served
 import support
 
 MIB = 1 << 20
@@ -69,6 +72,44 @@ class Reported(support.Case):
         self.assertEqual(outcome.code, 0, (str(outcome), outcome.err))
         self.assertEqual(json.loads(outcome.out)["completion_tokens"], 24)
         self.assertIn(b"the system has no room for the weights", outcome.err)
+
+    def test_a_server_whose_weights_lose_their_room_begins_nothing_new_until_it_is_back(self):
+        model = self.model("gemma3")
+        flags = ("--ctx", 512, "--sessions", 2)
+        parts = caged.plan(model, 1 << 30, 0, *flags, "--server")["parts"]
+        limit = sum(parts.values()) - parts["weights"] + os.path.getsize(model) * 6 // 10
+        cage.forget_pages(model)
+        lost = "the system has no room for the weights"
+        with served.Served(model, 1 << 30, *flags, "--prefix-cache", "off",
+                           limit=limit) as server:
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                answer = pool.submit(server.complete, [100] * 8, 60, ignore_eos=True)
+                self.assertTrue(wait_for(lambda: lost in str(server.why_degraded())))
+                status, body = server.request("POST", "/v1/completions",
+                                              {"prompt": [101] * 8, "max_tokens": 1})
+                self.assertEqual(status, 503, body)
+                self.assertIn(lost, json.loads(body)["error"]["message"])
+                self.assertFalse(answer.done())
+                self.assertEqual(answer.result()[0], 200)
+            self.assertEqual(server.complete([102] * 8, 1)[0], 200)  # alone
+            self.assertIn(lost, str(server.why_degraded()))
+
+            server.cage.set_limit(1 << 30)
+            self.assertTrue(wait_for(lambda: lost not in str(server.why_degraded())))
+            with concurrent.futures.ThreadPoolExecutor(2) as pool:
+                answers = [pool.submit(server.request, "POST", "/v1/completions",
+                                       {"prompt": [id] * 8, "max_tokens": 8}) for id in (103, 104)]
+                self.assertEqual([answer.result()[0] for answer in answers], [200, 200])
+        self.assertFalse(server.outcome.killed, server.outcome)
+        self.assertEqual(server.outcome.code, 0, server.outcome)
+
+
+def wait_for(condition, seconds=60):
+    """Asks again and again; what it was in the end."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
 
 
 if __name__ == "__main__":
