@@ -150,26 +150,52 @@ def server_budgets(path):
     return {"smallest": least, "twice": 2 * least, "streamed": found["min_streamed_bytes"]}
 
 
-def server(paths):
-    """2,000 one-shot prompts in a cage with trims at random moments; memory that does not creep."""
+def serve_in_cages(name, path, load, what, counts):
+    """So many of a load at each budget, with trims at random moments; memory must not creep."""
     import cage
     import served
 
+    with tempfile.TemporaryDirectory(dir=pathlib.Path(path).parent) as folder:
+        copy = cage.private_copy(path, folder)
+        for size, budget in server_budgets(copy).items():
+            count = counts[size]
+            with served.Served(copy, budget, "--ctx", 2048, "--sessions", 2) as running:
+                wrong, anonymous = load(running, count)
+            outcome = running.outcome
+            line(f"{name}, {size} budget: {count} {what} and trims, no kill, PSS <= budget",
+                 not wrong and not outcome.killed and outcome.peak_pss <= budget,
+                 f"{len(wrong)} wrong {wrong[:1]}; {outcome}")
+            if count >= 1000:
+                early, late = (statistics.median_high(part)
+                               for part in (anonymous[40:60], anonymous[-20:]))
+                line(f"A2 {name}: anonymous memory after {count} {what} within 2 % of that after 50",
+                     late <= 1.02 * early, f"{early / 1e6:.2f} and {late / 1e6:.2f} MB")
+
+
+def server(paths):
+    """One-shot prompts: 2,000 of them at the smallest budget, fewer where a model takes long."""
+    import served
+
     for model in ("smollm2", "gemma3"):
-        with tempfile.TemporaryDirectory(dir=pathlib.Path(paths[model]).parent) as folder:
-            copy = cage.private_copy(paths[model], folder)
-            for name, budget in server_budgets(copy).items():
-                count = 2000 if name == "smallest" else 200
-                with served.Served(copy, budget, "--ctx", 2048, "--sessions", 2) as running:
-                    wrong, anonymous = served.one_shots(running, count)
-                outcome = running.outcome
-                line(f"{model}, {name} budget: {count} one-shot prompts and trims, no kill, PSS <= budget",
-                     not wrong and not outcome.killed and outcome.peak_pss <= budget,
-                     f"{len(wrong)} wrong {wrong[:1]}; {outcome}")
-                if count == 2000:
-                    early, late = statistics.median_high(anonymous[40:60]), statistics.median_high(anonymous[-20:])
-                    line(f"A2 {model}: anonymous memory after 2,000 within 2 % of that after 50",
-                         late <= 1.02 * early, f"{early / 1e6:.2f} and {late / 1e6:.2f} MB")
+        serve_in_cages(model, paths[model], served.one_shots, "one-shot prompts",
+                       {"smallest": 2000, "twice": 2000, "streamed": 500})
+    for shape, count in (("0.5b", 2000), ("1.5b", 500)):
+        path = must(["bench/make-model", f"qwen2.5-{shape}", "Q4_0"]).stdout.strip()
+        serve_in_cages(f"Qwen2.5-{shape} shape", path, served.one_shots, "one-shot prompts",
+                       {"smallest": count, "twice": 200, "streamed": 50})
+
+
+def sessions(paths):
+    """1,000 sessions of two to four turns that are opened and closed."""
+    import served
+
+    for model in ("smollm2", "gemma3"):
+        serve_in_cages(model, paths[model], served.sessions, "sessions",
+                       {"smallest": 1000, "twice": 1000, "streamed": 200})
+    for shape in ("0.5b", "1.5b"):
+        path = must(["bench/make-model", f"qwen2.5-{shape}", "Q4_0"]).stdout.strip()
+        serve_in_cages(f"Qwen2.5-{shape} shape", path, served.sessions, "sessions",
+                       {"smallest": 200, "twice": 100, "streamed": 20})
 
 
 def cap(paths):
@@ -281,7 +307,8 @@ def phones(_):
 
 
 LINES = {"cages": cages, "reloads": reloads, "faults": faults, "headline": headline,
-         "activations": activations, "cold": cold, "server": server, "cap": cap, "trim": trim,
+         "activations": activations, "cold": cold, "server": server,
+         "sessions": sessions, "cap": cap, "trim": trim,
          "board": board, "phones": phones}
 
 

@@ -130,18 +130,10 @@ def words(rng, count):
     return " ".join(str(rng.randrange(100000)) for _ in range(count))
 
 
-def one_shots(server, count):
-    """`count` prompts that have nothing in common, from several clients at once, while somebody trims
-    at random moments. Returns what went wrong, and anonymous bytes after each prompt."""
-    wrong, anonymous = [], []
+@contextlib.contextmanager
+def trims(server, wrong):
+    """Somebody trims at random moments meanwhile; refusals are added to `wrong`."""
     done = threading.Event()
-
-    def ask(index):
-        rng = random.Random(1000003 + index)
-        status, answer = server.complete(words(rng, rng.randrange(4, 60)), rng.randrange(1, 12))
-        if status != 200 or answer["choices"][0]["finish_reason"] not in ("stop", "length"):
-            wrong.append((index, status, answer))
-        anonymous.append(server.anonymous())
 
     def keep_trimming():
         rng = random.Random(1)
@@ -153,11 +145,53 @@ def one_shots(server, count):
     trimmer = threading.Thread(target=keep_trimming)
     trimmer.start()
     try:
-        with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
-            list(pool.map(ask, range(count)))
+        yield
     finally:
         done.set()
         trimmer.join()
+
+
+def is_answer(status, answer):
+    return status == 200 and answer["choices"][0]["finish_reason"] in ("stop", "length")
+
+
+def one_shots(server, count):
+    """`count` prompts that have nothing in common, from several clients at once, and trims. Returns
+    what went wrong, and anonymous bytes after each prompt."""
+    wrong, anonymous = [], []
+
+    def ask(index):
+        rng = random.Random(1000003 + index)
+        status, answer = server.complete(words(rng, rng.randrange(4, 60)), rng.randrange(1, 12))
+        if not is_answer(status, answer):
+            wrong.append((index, status, answer))
+        anonymous.append(server.anonymous())
+
+    with trims(server, wrong), concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+        list(pool.map(ask, range(count)))
+    return wrong, anonymous
+
+
+def sessions(server, count):
+    """`count` sessions of two to four turns with a start that all share, several at once, and trims.
+    Returns what went wrong, and anonymous bytes at the end of each session."""
+    wrong, anonymous = [], []
+    start = words(random.Random(7), 16)
+
+    def talk(index):
+        rng = random.Random(2000003 + index)
+        text = start
+        for _ in range(rng.randrange(2, 5)):
+            text += " " + words(rng, rng.randrange(2, 8))
+            status, answer = server.complete(text, rng.randrange(1, 12))
+            if not is_answer(status, answer):
+                wrong.append((index, status, answer))
+                return
+            text += answer["choices"][0]["text"]
+        anonymous.append(server.anonymous())
+
+    with trims(server, wrong), concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+        list(pool.map(talk, range(count)))
     return wrong, anonymous
 
 

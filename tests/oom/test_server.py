@@ -34,6 +34,18 @@ class Server(support.Case):
         self.assertLessEqual(server.outcome.peak_pss, server.budget, server.outcome)
         self.assertLessEqual(memory["used_bytes"], memory["budget_bytes"])
 
+    def test_sessions_come_and_go_below_its_budget(self):
+        model = self.tiny("qwen3")
+        with served.Served(model, self.least_budget(model), "--ctx", CONTEXT, "--sessions",
+                           2) as server:
+            wrong, _ = served.sessions(server, 40)
+            left = server.blocks_left()
+        self.assertEqual(wrong, [])
+        self.assertEqual(left, 0)
+        self.assertFalse(server.outcome.killed, server.outcome)
+        self.assertEqual(server.outcome.code, 0, server.outcome.err)
+        self.assertLessEqual(server.outcome.peak_pss, server.budget, server.outcome)
+
     def test_a_storm_of_clients_leaves_nothing_behind(self):
         model = self.tiny("qwen3")
         with served.Served(model, self.least_budget(model), "--ctx", CONTEXT, "--sessions",
