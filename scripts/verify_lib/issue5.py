@@ -198,6 +198,81 @@ def sessions(paths):
                        {"smallest": 200, "twice": 100, "streamed": 20})
 
 
+def aborts(paths):
+    """A7: 1,000 streams that their readers leave."""
+    import cage
+    import served
+
+    with tempfile.TemporaryDirectory(dir=pathlib.Path(paths["smollm2"]).parent) as folder:
+        copy = cage.private_copy(paths["smollm2"], folder)
+        budget = server_budgets(copy)["smallest"]
+        with served.Served(copy, budget, "--ctx", 2048, "--sessions", 2) as running:
+            wrong, anonymous = served.aborts(running, 1000)
+            left = running.blocks_left()
+        outcome = running.outcome
+        # KV of idle prefixes comes and goes: of the second half, when they fill what they may.
+        late = anonymous[len(anonymous) // 2:]
+        slope = statistics.linear_regression(range(len(late)), late).slope
+        line("A7: 1,000 aborted streams: anonymous memory grows by less than 1 KiB each, no block is left",
+             not wrong and slope < 1024 and left == 0 and not outcome.killed
+             and outcome.peak_pss <= budget,
+             f"{slope:.0f} bytes each, {left} left, {len(wrong)} wrong {wrong[:1]}; {outcome}")
+
+
+def anonymous(_):
+    """Eight sessions of 250 tokens of their own over a prompt of 150 that they share."""
+    import cage
+    import served
+
+    path = must(["bench/make-model", "qwen2.5-0.5b", "Q4_0"]).stdout.strip()
+    budget = 1 << 30
+    with tempfile.TemporaryDirectory(dir=pathlib.Path(path).parent) as folder:
+        copy = cage.private_copy(path, folder)
+        with served.Served(copy, budget, "--ctx", 512, "--sessions", 8) as running:
+            shared = served.ids(1, 150)
+            prompts = [shared + served.ids(10 + i, 200) for i in range(8)]
+            wrong = ask_at_once(running, prompts, 50)
+        outcome = running.outcome
+        most = max(sample.anon for sample in outcome.samples)
+        line("0.5B Q4_0, 8 sessions of 250 tokens over 150 shared ones: anonymous <= 80 MB",
+             not wrong and most <= 80e6, f"{most / 1e6:.1f} MB, {len(wrong)} wrong {wrong[:1]}; {outcome}")
+
+
+def idle(_):
+    """What idle weights give back, and how fast they come back from the disk."""
+    import cage
+    import served
+
+    path = must(["bench/make-model", "qwen2.5-0.5b", "Q8_0"]).stdout.strip()
+    ratios, given = [], []
+    with tempfile.TemporaryDirectory(dir=pathlib.Path(path).parent) as folder:
+        copy = cage.private_copy(path, folder)
+        size = os.path.getsize(copy)
+        flags = ("--ctx", 512, "--sessions", 1, "--idle-release", 2)
+        with served.Served(copy, 1 << 30, *flags) as running:
+            for _ in range(5):
+                running.complete(served.ids(1, 8), 2, ignore_eos=True)
+                before = running.mapped(copy)
+                time.sleep(4)
+                given.append(1 - running.mapped(copy) / before)
+                cage.forget_pages(copy)
+                start = time.monotonic()
+                running.complete(served.ids(1, 8), 1, ignore_eos=True)
+                first = time.monotonic() - start
+                time.sleep(4)
+                cage.forget_pages(copy)
+                start = time.monotonic()
+                with open(copy, "rb", buffering=0) as file:
+                    while file.read(1 << 20):
+                        pass
+                ratios.append((time.monotonic() - start) / first)
+    line("idle release gives back >= 95 % of the weights' resident pages", min(given) >= 0.95,
+         f"{100 * min(given):.1f} % at least, of {size / 1e6:.0f} MB")
+    line("the next token comes from the disk at >= 90 % of sequential speed",
+         statistics.median(ratios) >= 0.9,
+         f"reading the file takes {', '.join(f'{ratio:.2f}' for ratio in ratios)} of the first token")
+
+
 def cap(paths):
     """A1: a prefix cache of 64 MiB in a budget of 600 MiB."""
     import cage
@@ -240,18 +315,22 @@ def trim(paths):
              f"{shrunk.anonymous_before / 1e6:.1f} -> {shrunk.anonymous_after / 1e6:.1f} MB, status {shrunk.status}")
 
 
-def long_sessions(running, sessions, prompt_tokens, answer_tokens):
-    """Sessions of so many tokens at once; what went wrong."""
+def ask_at_once(running, prompts, answer_tokens):
+    """An answer of so many tokens to each; what went wrong."""
     import concurrent.futures
 
-    def ask(index):
-        ids = [100 + (7 * i + 13 * index) % 2000 for i in range(prompt_tokens)]
-        return running.complete(ids, answer_tokens, ignore_eos=True)
-
-    with concurrent.futures.ThreadPoolExecutor(sessions) as pool:
-        answers = list(pool.map(ask, range(sessions)))
+    with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+        answers = list(pool.map(
+            lambda ids: running.complete(ids, answer_tokens, ignore_eos=True), prompts))
     return [answer for status, answer in answers
             if status != 200 or answer["usage"]["completion_tokens"] != answer_tokens]
+
+
+def long_sessions(running, sessions, prompt_tokens, answer_tokens):
+    """Sessions of so many tokens at once; what went wrong."""
+    prompts = [[100 + (7 * i + 13 * index) % 2000 for i in range(prompt_tokens)]
+               for index in range(sessions)]
+    return ask_at_once(running, prompts, answer_tokens)
 
 
 def board(_):
@@ -308,7 +387,7 @@ def phones(_):
 
 LINES = {"cages": cages, "reloads": reloads, "faults": faults, "headline": headline,
          "activations": activations, "cold": cold, "server": server,
-         "sessions": sessions, "cap": cap, "trim": trim,
+         "sessions": sessions, "aborts": aborts, "anonymous": anonymous, "idle": idle, "cap": cap, "trim": trim,
          "board": board, "phones": phones}
 
 

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import http.client
 import json
+import pathlib
 import random
 import re
 import signal
@@ -103,6 +104,12 @@ class Served(Client):
         """Bytes resident now that are no file's."""
         return cage.fields(f"/proc/{self.caged.process.pid}/status")["RssAnon"] * 1024
 
+    def mapped(self, path):
+        """Bytes of a file that are in its memory now."""
+        text = pathlib.Path(f"/proc/{self.caged.process.pid}/smaps").read_text()
+        found = re.findall(rf"{re.escape(str(path))}\n.*?^Rss: +(\d+) kB", text, re.MULTILINE | re.DOTALL)
+        return 1024 * sum(map(int, found))
+
 
 class Peer(Client):
     """Another engine's server in a cage, for what happens to it there."""
@@ -192,6 +199,34 @@ def sessions(server, count):
 
     with trims(server, wrong), concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
         list(pool.map(talk, range(count)))
+    return wrong, anonymous
+
+
+def aborts(server, count):
+    """`count` streams that are left after a few events, several at once. Returns what went wrong, and
+    anonymous bytes after each."""
+    wrong, anonymous = [], []
+
+    def leave(index):
+        rng = random.Random(3000003 + index)
+        body = {"prompt": words(rng, rng.randrange(2, 20)), "max_tokens": 200, "stream": True,
+                "ignore_eos": True}
+        while True:
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+            with contextlib.closing(connection):
+                connection.request("POST", "/v1/completions", json.dumps(body))
+                answer = connection.getresponse()
+                if answer.status == 503:
+                    time.sleep(0.05)
+                    continue
+                lines = [answer.readline() for _ in range(2 * rng.randrange(1, 10))]
+                if answer.status != 200 or not all(line.strip() == b"" or line.startswith(b"data: ") for line in lines):
+                    wrong.append((index, answer.status, lines))
+            break
+        anonymous.append(server.anonymous())
+
+    with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+        list(pool.map(leave, range(count)))
     return wrong, anonymous
 
 
