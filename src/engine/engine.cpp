@@ -23,6 +23,8 @@ PlanRequest RequestOf(const EngineOptions& options, size_t num_threads, uint64_t
           .compute = options.compute,
           .kv_type = options.kv_type,
           .kv_auto = options.kv_auto,
+          .kv_safety = options.kv_safety,
+          .auto_on_reference = options.auto_on_reference,
           .window = options.window,
           .tokenizer_bytes = tokenizer_bytes,
           .runtime_bytes = options.runtime_bytes,
@@ -155,6 +157,7 @@ void Engine::ReleaseWeights() { pager_->Release(); }
 Session Engine::NewSession() {
   kv::Sequence sequence(plan_.geometry, *pool_);
   sequence.ReserveTables(context_length());  // decoding allocates nothing
+  sequence.LimitWindow(plan_.window.start);
   return {*this, std::move(sequence)};
 }
 
@@ -179,13 +182,20 @@ Status Session::Feed(std::span<const TokenId> tokens, const FeedOptions& options
       return Error{ErrorCode::kCancelled, "cancelled", ""};
     }
     const size_t end = std::min<size_t>(tokens.size(), done + MostAtOnce());
+    AdaptWindow(static_cast<uint32_t>(end - done));
     const BatchItem item{
         .session = this,
         .tokens = tokens.subspan(done, end - done),
         .num_logits = static_cast<uint32_t>(end - std::min(end, std::max(done, first_logit)))};
-    TAEL_RETURN_IF_ERROR(
-        FeedBatch(*engine_, {&item, 1},
-                  [&](size_t, size_t i, std::span<float> logits) { sink(done + i, logits); }));
+    const auto feed = [&] {
+      return FeedBatch(*engine_, {&item, 1},
+                       [&](size_t, size_t i, std::span<float> logits) { sink(done + i, logits); });
+    };
+    Status status = feed();
+    if (!status && status.error().code == ErrorCode::kNoFreeBlocks && NarrowWindow()) {
+      status = feed();
+    }
+    if (!status) return status;
     done = end;
     progress(static_cast<uint32_t>(done));
   }

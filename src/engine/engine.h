@@ -45,11 +45,13 @@ struct EngineOptions {
   uint32_t draft_tokens = 0;
   exec::Compute compute = exec::Compute::kFast;
   std::optional<kernels::KvTypes> kv_type = {};  // none: f16, or f32 with kReference
-  bool kv_auto = false;          // without kv_type on the fast path: by layer (kv_types.h)
-  kv::WindowPolicy window = {};  // tokens kAuto: chosen (plan.h)
-  uint64_t runtime_bytes = 0;    // of the process itself; 0: measured
-  bool poison_freed = false;     // debugging: freed KV blocks read as NaN
-  bool commit_kv = false;        // all KV pages at start, instead of as tokens come
+  bool kv_auto = false;  // without kv_type on the fast path: by layer (kv_types.h)
+  std::optional<KvSafety> kv_safety = {};  // with kv_auto: what was measured of the model
+  bool auto_on_reference = false;  // kv_auto on the reference path, too, which else keeps f32
+  kv::WindowPolicy window = {};    // tokens kAuto: chosen (plan.h)
+  uint64_t runtime_bytes = 0;      // of the process itself; 0: measured
+  bool poison_freed = false;       // debugging: freed KV blocks read as NaN
+  bool commit_kv = false;          // all KV pages at start, instead of as tokens come
   mem::Backing kv_backing = mem::Backing::kPrivate;
   std::optional<exec::WarmUp> warm_up = {};  // none: chosen by whether a CPU is spare
   bool lock_weights = false;  // keep the kernel from dropping weights, where it lets us
@@ -175,6 +177,14 @@ class Session {
   // kv::Sequence says what these do.
   void PinFirst(uint32_t tokens) { sequence_.PinFirst(tokens); }
   void LimitWindow(uint32_t tokens) { sequence_.LimitWindow(tokens); }
+  // In windows that grow (kv::WindowPolicy::start): makes this one as wide as it may be for
+  // `num_tokens` more, now that so many bytes of the pool are idle besides those that are free.
+  // Returns its tokens where that has changed them (dynamic_window.h).
+  std::optional<uint32_t> AdaptWindow(uint32_t num_tokens, uint64_t idle_bytes = 0);
+  // Narrows it to where it began; false where it was no wider.
+  bool NarrowWindow();
+  // Whether a pass may check guesses: none may decide when a window is looked at.
+  bool MayDraft() const;
   // Tokens that one pass takes of this session at most.
   uint32_t MostAtOnce() const {
     return std::min(engine_->max_batch_tokens(), sequence_.MostAtOnce());

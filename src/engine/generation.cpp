@@ -49,11 +49,15 @@ class Generation final : private AnswerListener {
     }
     const uint32_t held = session_.length();
     const uint32_t most = session_.MostAtOnce();
-    AnswerWriter::Feed feed = writer_->Next(held, most, true);
+    AnswerWriter::Feed feed = writer_->Next(held, most, session_.MayDraft());
     Status status = FeedPass(feed);
     // Room for a guess must not be what ends an answer.
     if (!status && status.error().code == ErrorCode::kNoFreeBlocks && feed.num_logits > 1) {
       feed = writer_->Next(held, most, false);
+      status = FeedPass(feed);
+    }
+    if (!status && status.error().code == ErrorCode::kNoFreeBlocks && session_.NarrowWindow()) {
+      if (callbacks_.on_window) callbacks_.on_window(session_.sequence().window_limit());
       status = FeedPass(feed);
     }
     return status;
@@ -64,6 +68,8 @@ class Generation final : private AnswerListener {
                          .tokens = feed.tokens,
                          .num_logits = feed.num_logits,
                          .keep = feed.keep};
+    const auto window = session_.AdaptWindow(static_cast<uint32_t>(feed.tokens.size()));
+    if (window && callbacks_.on_window) callbacks_.on_window(*window);
     const Clock::time_point start = Clock::now();
     TAEL_RETURN_IF_ERROR(FeedBatch(
         session_.engine(), {&item, 1},

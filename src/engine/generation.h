@@ -53,6 +53,8 @@ struct GenerateCallbacks {
   std::function<void(uint32_t done, uint32_t total)> on_prefill;  // tokens of the prompt
   std::function<void(TokenId)> on_token;
   std::function<void(std::string_view)> on_text;
+  // A window that grows has as many tokens now as it may get without a new decision.
+  std::function<void(uint32_t tokens)> on_window = {};
 };
 
 struct Timings {

@@ -32,10 +32,13 @@ KvAccount::KvAccount(const Engine& engine) : engine_(engine) {
            .size_class = kv::SizeClass{static_cast<uint32_t>(i)}});
     }
     ++sizes_[size].blocks_per_row;
+    // What every session may count on; where windows grow, more is nobody's.
+    const uint32_t start = engine.plan().window.start;
+    const kv::LayerShape shape = start != 0 ? kv::Narrowed(group.shape, start) : group.shape;
     groups_.push_back({.size = size,
                        .most_rows = group.shape.window == 0
                                         ? std::numeric_limits<uint64_t>::max()
-                                        : kv::MostRows(group.shape, engine.max_batch_tokens())});
+                                        : kv::MostRows(shape, engine.max_batch_tokens())});
   }
 }
 

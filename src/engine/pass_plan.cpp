@@ -28,7 +28,7 @@ void PassPlan::Make(std::span<Choice* const> ready, uint32_t max_tokens, bool dr
   uint32_t room = max_tokens;
   for (Choice* choice : ready) {
     if (!choice->decodes() || room == 0) continue;
-    Add(*choice, alone ? max_tokens : 1, alone && draft);
+    Add(*choice, alone ? max_tokens : 1, alone && draft && choice->session->MayDraft());
     --room;
   }
   for (Choice* choice : ready) {

@@ -7,6 +7,7 @@
 
 #include "base/checked.h"
 #include "base/units.h"
+#include "engine/dynamic_window.h"
 #include "engine/kv_types.h"
 #include "engine/speculation.h"
 #include "exec/weight_pager.h"
@@ -46,12 +47,20 @@ constexpr uint64_t kFromRunToRun = 64 * kKiB;
 // Bitmaps and reference counts of a slab's 64 slots, rounded up (block_pool.h).
 constexpr uint64_t kBookkeepingPerSlab = 512;
 
+// None: not `auto`.
+std::optional<KvReason> AutoFor(const model::Model& model, const PlanRequest& request) {
+  const bool reference = request.compute == exec::Compute::kReference;
+  if (!request.kv_auto || request.kv_type || (reference && !request.auto_on_reference)) return {};
+  return ChooseAuto(model, request.kv_safety);
+}
+
 std::vector<kernels::KvTypes> KvTypesFor(const model::Model& model, const PlanRequest& request) {
   using kernels::KvType;
   if (request.kv_type) return KvTypesByLayer(model, request.kv_type);
-  if (request.compute == exec::Compute::kReference) return KvTypesByLayer(model, KvType::kF32);
-  if (!request.kv_auto) return KvTypesByLayer(model, KvType::kF16);
-  return KvTypesByLayer(model, std::nullopt);
+  const std::optional<KvReason> chosen = AutoFor(model, request);
+  if (chosen && *chosen != KvReason::kUnsafe) return KvTypesByLayer(model, std::nullopt);
+  const bool f32 = !chosen && request.compute == exec::Compute::kReference;
+  return KvTypesByLayer(model, f32 ? KvType::kF32 : KvType::kF16);
 }
 
 // A layered window climbs from group to group. In blocks of half the usual size there are enough of
@@ -170,6 +179,7 @@ class Planner {
     plan_.trained_context = model.description().trained_context;
     plan_.draft_tokens = DraftTokens(request);
     plan_.window = request.window;
+    plan_.kv_reason = AutoFor(model, request).value_or(KvReason::kAsked);
     SetWindow(LeastContext());
     plan_.workspace.num_threads = request.num_threads;
     plan_.workspace.compute = request.compute;
@@ -197,6 +207,7 @@ class Planner {
       ChooseChunk();
       if (request_.context_length == 0) ChooseContext(model_.description().trained_context);
     }
+    AddRoomToGrow();
     return plan_;
   }
 
@@ -226,9 +237,11 @@ class Planner {
   void SetWindow(uint32_t context) {
     kv::WindowPolicy& window = plan_.window;
     if (request_.window.tokens == kv::WindowPolicy::kAuto) {
-      const bool all = context == model_.description().trained_context;
-      window.tokens = std::max(context, window.sinks + 1);
+      const uint32_t trained = model_.description().trained_context;
+      window.tokens = std::max(std::min(context, request_.window.most), window.sinks + 1);
+      const bool all = window.tokens >= trained;
       window.shape = all ? kv::WindowShape::kUniform : request_.window.shape;
+      window.start = request_.window.start < window.tokens ? request_.window.start : 0;
     }
     plan_.geometry = plain_;
     kv::ApplyWindow(window, plan_.geometry);
@@ -240,13 +253,36 @@ class Planner {
     }
   }
 
-  // Slabs for all sessions.
-  uint64_t KvCapacity(uint32_t context) const {
+  // Windows that grow share what the budget has left, but no more than they can use: all of them as
+  // wide as they get, and still plenty free.
+  void AddRoomToGrow() {
+    if (plan_.window.start == 0 || !plan_.fits()) return;
+    const uint32_t context = plan_.context_length;
+    const uint64_t widest = KvCapacity(context, 0);
+    const auto enough = static_cast<uint64_t>(static_cast<double>(widest) / (1 - kPlentyFree));
+    const uint64_t more = enough - std::min(enough, plan_.kv_capacity_bytes);
+    const auto most = static_cast<uint32_t>(CeilDiv(more, plan_.slab_bytes));
+    const auto holds = [&](uint32_t slabs) { return FillWith(context, slabs).fits(); };
+    FillWith(context, LargestThat(0, most, holds));
+  }
+
+  const MemoryPlan& FillWith(uint32_t context, uint32_t more_slabs) {
+    more_slabs_ = more_slabs;
+    Fill(context);
+    more_slabs_ = 0;
+    return plan_;
+  }
+
+  // Slabs for all sessions, whose windows are narrowed to `window` (0: to nothing less than
+  // theirs).
+  uint64_t KvCapacity(uint32_t context, uint32_t window) const {
     std::map<size_t, uint64_t> blocks;  // by block size: equal sizes share slabs
     for (const kv::LayerGroup& group : plan_.geometry.groups) {
       uint64_t rows = CeilDiv<uint64_t>(context, kernels::kBlockTokens);
       if (group.shape.window != 0) {
-        const uint64_t most = kv::MostRows(group.shape, plan_.workspace.max_tokens);
+        const uint64_t most =
+            kv::MostRows(window != 0 ? kv::Narrowed(group.shape, window) : group.shape,
+                         plan_.workspace.max_tokens);
         rows = plan_.is_endless() ? most : std::min(rows, most);
       }
       blocks[group.block_bytes] += rows * plan_.max_sessions;
@@ -274,7 +310,8 @@ class Planner {
     plan_.context_length = context;
     plan_.workspace.max_context = context;
     if (request_.window.tokens == kv::WindowPolicy::kAuto) SetWindow(context);
-    plan_.kv_capacity_bytes = KvCapacity(context);
+    plan_.kv_capacity_bytes =
+        KvCapacity(context, plan_.window.start) + more_slabs_ * plan_.slab_bytes;
     plan_.tail_bytes = plan_.max_sessions * kv::TailBytes(plan_.geometry);
     Part(MemoryTag::kWeights) = WeightsBytes();
     Part(MemoryTag::kKv) = plan_.kv_capacity_bytes +
@@ -386,6 +423,7 @@ class Planner {
   const model::WeightExtents extents_;
   const kv::Geometry plain_;  // without a policy's windows
   MemoryPlan plan_;
+  uint64_t more_slabs_ = 0;  // of KV, for windows that grow
 };
 
 }  // namespace

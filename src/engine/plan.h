@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "engine/kv_safety.h"
 #include "exec/workspace.h"
 #include "kernels/kernels.h"
 #include "kv/layer_group.h"
@@ -32,6 +33,8 @@ struct PlanRequest {
   exec::Compute compute = exec::Compute::kFast;
   std::optional<kernels::KvTypes> kv_type = {};  // none: f16, or f32 with --compute reference
   bool kv_auto = false;  // without kv_type on the fast path: by layer (kv_types.h)
+  std::optional<KvSafety> kv_safety = {};  // with kv_auto: what was measured of the model
+  bool auto_on_reference = false;  // kv_auto on the reference path, too, which else keeps f32
   // kAuto: as long as the context that fits, and uniform where that is all the model was trained
   // for.
   kv::WindowPolicy window = {};
@@ -58,6 +61,7 @@ struct MemoryPlan {
   uint32_t draft_tokens = 0;  // that a pass can check exactly
   kv::WindowPolicy window;    // as asked for; where that was kAuto, tokens and shape are chosen
   kv::Geometry geometry;      // with the windows of the policy and the KV types of each layer
+  KvReason kv_reason = KvReason::kAsked;
   uint64_t kv_capacity_bytes = 0;
   uint64_t tail_bytes = 0;  // scores of all sessions' tails (kv/tail_scores.h); in the part `kv`
   uint64_t slab_bytes = 0;

@@ -2,33 +2,14 @@
 
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <span>
 #include <string>
 
-#include "kv/hash.h"
+#include "engine/model_identity.h"
 
 namespace tael::engine {
 namespace {
-
-// Where weights differ they differ all over the file, so that a few pieces tell two models apart;
-// each may bring 64 KiB of the file into memory.
-constexpr size_t kNumPieces = 16;
-constexpr size_t kPieceBytes = 4096;
-
-uint64_t DigestOf(const model::Model& model) {
-  const std::span<const std::byte> bytes = model.mapping().bytes();
-  const size_t data_offset = std::min<size_t>(model.file().data_offset(), bytes.size());
-  uint64_t digest = kv::Hash64(bytes.data(), data_offset, bytes.size());
-  for (size_t i = 0; i < kNumPieces; ++i) {
-    const std::span<const std::byte> data = bytes.subspan(data_offset);
-    const std::span<const std::byte> piece = data.subspan(data.size() / kNumPieces * i);
-    digest = kv::Hash64(piece.data(), std::min(piece.size(), kPieceBytes), digest);
-  }
-  return digest;
-}
 
 Result<std::string> DescribeModel(const model::Model& model) {
   const std::string& path = model.mapping().path();
@@ -36,8 +17,7 @@ Result<std::string> DescribeModel(const model::Model& model) {
   if (::stat(path.c_str(), &info) != 0) {
     return Error{ErrorCode::kIo, "cannot stat", "\"" + path + "\": " + std::strerror(errno)};
   }
-  return std::to_string(DigestOf(model)) + " of " + std::to_string(model.weights_bytes()) +
-         " bytes at " + std::to_string(info.st_mtim.tv_sec) + "." +
+  return IdentityOf(model) + " at " + std::to_string(info.st_mtim.tv_sec) + "." +
          std::to_string(info.st_mtim.tv_nsec);
 }
 

@@ -36,7 +36,7 @@ bool SchedulerLoop::Resume(Choice& choice) {
   WaitForWhoComputes(choice);
   KvAccount::Blocks demand = Demand(choice, PromisedTokens(choice));
   AddFollowers(choice.job, demand);
-  if (!alone && !Fits(std::move(demand))) {
+  if (!alone && !FindsRoom(demand)) {
     choice.session.reset();
     return false;
   }
@@ -60,7 +60,7 @@ bool SchedulerLoop::StartQueued() {
   WaitForWhoComputes(first);
   KvAccount::Blocks demand = Demand(first, PromisedTokens(first));
   AddFollowers(job, demand);
-  if (!Fits(demand)) {
+  if (!FindsRoom(demand)) {
     if (!alone) {
       first.session.reset();
       return false;
@@ -176,6 +176,13 @@ bool SchedulerLoop::Fits(KvAccount::Blocks demand) const {
   }
   Add(demand, account_.InUse(index_ != nullptr ? index_->Stats().idle_bytes : 0));
   return account_.Fit(demand);
+}
+
+// The same, after windows that have grown have given that up, if need be.
+bool SchedulerLoop::FindsRoom(const KvAccount::Blocks& demand) {
+  if (Fits(demand)) return true;
+  const uint32_t start = engine_.plan().window.start;
+  return start != 0 && LimitWindows(start, ~uint64_t{0}) > 0 && Fits(demand);
 }
 
 // Whether the request can ever finish: its choices may take turns, but each has to fit beside what

@@ -140,6 +140,7 @@ bool SchedulerLoop::Pass() {
 Status SchedulerLoop::Compute() {
   ++stats_.passes;
   stats_.weights_released = false;
+  AdaptWindows();
   const auto sink = [this](size_t item, size_t index, std::span<float> logits) {
     Choice& choice = *plan_.parts()[item].choice;
     choice.writer->OnLogits(index, logits);

@@ -91,6 +91,7 @@ class SchedulerLoop final : private Reclaimable {
   KvAccount::Blocks Demand(const Choice& choice, uint32_t tokens) const;
   void AddFollowers(const Job& job, KvAccount::Blocks& demand) const;
   bool Fits(KvAccount::Blocks demand) const;
+  bool FindsRoom(const KvAccount::Blocks& demand);
   bool FitsAlone(const Choice& choice);
   Error NeverFits(const Choice& choice) const;
   bool Refuse(const Error& error);
@@ -102,6 +103,8 @@ class SchedulerLoop final : private Reclaimable {
   void FindRoom();
   uint64_t EvictIdleRows(uint64_t bytes) override;
   uint64_t ShrinkWindows(uint64_t bytes) override;
+  uint64_t LimitWindows(uint32_t tokens, uint64_t bytes);
+  void AdaptWindows();
   bool PreemptLast(uint64_t& freed_bytes) override;
   void Preempt(Choice& choice);
   void Compact();

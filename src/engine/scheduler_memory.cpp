@@ -53,20 +53,46 @@ uint64_t SchedulerLoop::EvictIdleRows(uint64_t bytes) {
 // Those that are due last first. A window that was narrowed stays so until its answer is complete.
 uint64_t SchedulerLoop::ShrinkWindows(uint64_t bytes) {
   if (!engine_.plan().is_endless()) return 0;
-  const uint32_t floor = engine_.plan().window.floor;
+  const kv::WindowPolicy& window = engine_.plan().window;
+  // What has grown shrinks first, to where it began.
+  uint64_t freed = window.start != 0 ? LimitWindows(window.start, bytes) : 0;
+  const bool narrows = window.start == 0 || window.floor < window.start;
+  if (narrows && freed < bytes) freed += LimitWindows(window.floor, bytes - freed);
+  if (freed > 0) ++room_version_;
+  return freed;
+}
+
+// Of running sequences, until they have given back so many bytes; returns how many they gave.
+uint64_t SchedulerLoop::LimitWindows(uint32_t tokens, uint64_t bytes) {
   const uint64_t before = BytesInUse();
   uint64_t freed = 0;
   for (auto job = active_.rbegin(); job != active_.rend() && freed < bytes; ++job) {
     for (const auto& choice : (*job)->choices) {
-      if (choice->state == State::kRuns) choice->session->LimitWindow(floor);
+      if (choice->state != State::kRuns) continue;
+      const uint32_t limit = choice->session->sequence().window_limit();
+      if (limit == 0 || limit > tokens) choice->session->LimitWindow(tokens);
     }
     freed = before - BytesInUse();
   }
-  if (freed == 0) return 0;
-  ++room_version_;
-  Log("reclaim: " + FormatSize(freed) + " of windows, which hold " + std::to_string(floor) +
-      " tokens now");
+  if (freed > 0) {
+    Log("reclaim: " + FormatSize(freed) + " of windows, which hold " + std::to_string(tokens) +
+        " tokens now");
+  }
   return freed;
+}
+
+// Windows that grow: how wide each may be in the pass that comes. Idle rows go before windows do.
+void SchedulerLoop::AdaptWindows() {
+  if (engine_.plan().window.start == 0) return;
+  const uint64_t idle_bytes = index_ != nullptr ? index_->Stats().idle_bytes : 0;
+  for (const PassPlan::Part& part : plan_.parts()) {
+    const kv::Sequence& sequence = part.choice->session->sequence();
+    const uint32_t before = sequence.window_limit();
+    const auto tokens = static_cast<uint32_t>(part.feed.tokens.size());
+    const auto window = part.choice->session->AdaptWindow(tokens, idle_bytes);
+    if (!window || (before != 0 && *window > before)) continue;
+    Log("a window is narrowed to " + std::to_string(*window) + " tokens");
+  }
 }
 
 // The sequence that is due last; of those whose readers are slow, if there are any.

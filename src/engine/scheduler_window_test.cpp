@@ -1,7 +1,10 @@
 // Requests in a window: what was dropped is told, and a system prompt is not.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/scheduler_testing.h"
@@ -100,6 +103,34 @@ TEST_F(WindowedScheduler, ASystemPromptIsKeptWhateverTheCacheHolds) {
   EXPECT_EQ(Listen(*MustSubmit(*scheduler, kept), 2).at(1), want);
   EXPECT_EQ(Serve(kept).of_prompt, 220u);
   ExpectNoBlocks(*engine, *scheduler);
+}
+
+// Room for one wide window, or for four narrow ones.
+TEST_F(WindowedScheduler, WhatHasGrownMakesRoomForOthers) {
+  EngineOptions options = SchedulerEngine("llama_gqa");
+  options.max_sessions = 1;
+  options.window = {.tokens = 512, .shape = kv::WindowShape::kUniform, .start = 48};
+  MakeEngine(options);
+  std::vector<std::string> lines;
+  SchedulerOptions scheduling{.max_running = 4};
+  scheduling.log = [&lines](std::string_view line) { lines.emplace_back(line); };
+  Start(scheduling);
+  std::vector<std::shared_ptr<Answer>> answers;
+  for (uint32_t i = 0; i < 6; ++i) {
+    answers.push_back(MustSubmit(*scheduler, MakeRequest(RandomTokens(700, i), 60)));
+  }
+  for (const auto& answer : answers) {
+    const Told told = Listen(*answer).at(0);
+    EXPECT_EQ(told.finish, FinishReason::kLength);
+    EXPECT_EQ(told.tokens.size(), 60u);
+  }
+  EXPECT_EQ(scheduler->Stats().failed, 0u);
+  ExpectNoBlocks(*engine, *scheduler);
+  scheduler.reset();
+  EXPECT_GT(
+      std::ranges::count_if(
+          lines, [](const std::string& line) { return line.find("window") != std::string::npos; }),
+      0);
 }
 
 }  // namespace

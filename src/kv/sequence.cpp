@@ -402,6 +402,11 @@ std::span<int64_t> Sequence::Masses(GroupId group, size_t index) {
   return tables_[static_cast<size_t>(group)].scores[index].masses();
 }
 
+std::span<const int64_t> Sequence::Masses(GroupId group, size_t index) const {
+  if (window(group).tail == 0) return {};
+  return tables_[static_cast<size_t>(group)].scores[index].masses();
+}
+
 std::span<const uint32_t> Sequence::TailPositions(GroupId group, size_t index) const {
   const Window w = window(group);
   const GroupTable& table = tables_[static_cast<size_t>(group)];

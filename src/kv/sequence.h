@@ -68,6 +68,8 @@ class Sequence {
   // Of the layer at `index` in its group, by slot (tail_scores.h): for a pass to add to. Empty
   // where the group keeps no tail now.
   std::span<int64_t> Masses(GroupId group, size_t index);
+  // The last pass's, for who looks on.
+  std::span<const int64_t> Masses(GroupId group, size_t index) const;
   // Positions of the tokens in such a layer's tail; empty before the first choice.
   std::span<const uint32_t> TailPositions(GroupId group, size_t index) const;
 
@@ -78,6 +80,7 @@ class Sequence {
   // what no longer is seen. What is gone stays gone: lifting the limit lets the window grow again,
   // without a tail.
   void LimitWindow(uint32_t tokens);
+  uint32_t window_limit() const { return limits_.window; }  // 0: none
   // What queries see of a group now.
   Window window(GroupId group) const;
   // The first token that the query at `position` sees for being recent. Before it: the sinks.

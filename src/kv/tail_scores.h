@@ -38,6 +38,7 @@ class TailScores {
   // By slot: what the pass that runs has given so far, each query's share faded by the tokens
   // behind it.
   std::span<int64_t> masses() { return masses_; }
+  std::span<const int64_t> masses() const { return masses_; }
   void BeginPass();
   // Takes the masses over into the scores. Requires: num_tokens > 0.
   void EndPass(uint32_t num_tokens);

@@ -116,15 +116,21 @@ Status CheckWindow(const WindowPolicy& policy) {
     return Error{ErrorCode::kInvalidArgument, "nothing is evicted without a window",
                  "choose one (--window), or leave --evict heavy out"};
   }
+  if (heavy && policy.start != 0) {
+    return Error{ErrorCode::kInvalidArgument, "--evict heavy needs a window that stays as it is",
+                 "a tail that a narrower window gave up does not come back: choose one number of "
+                 "tokens (--window), or --evict drop"};
+  }
   if (heavy && policy.tokens < LeastWithTail(policy.sinks)) {
     return Error{ErrorCode::kInvalidArgument, "the window is too short for --evict heavy",
                  std::to_string(policy.tokens) + " tokens; with " + std::to_string(policy.sinks) +
                      " sinks it takes " + std::to_string(LeastWithTail(policy.sinks)) +
                      " at least (--window)"};
   }
-  if (policy.tokens == 0 || policy.tokens > policy.sinks) return {};
+  const uint32_t least = policy.start != 0 ? std::min(policy.start, policy.tokens) : policy.tokens;
+  if (least == 0 || least > policy.sinks) return {};
   return Error{ErrorCode::kInvalidArgument, "the window holds nothing but its sinks",
-               std::to_string(policy.tokens) + " tokens, of which the first " +
+               std::to_string(least) + " tokens, of which the first " +
                    std::to_string(policy.sinks) +
                    " always stay; choose a longer window (--window) or fewer sinks (--sinks)"};
 }
@@ -139,6 +145,12 @@ uint64_t MostRows(const LayerShape& shape, uint32_t pass_tokens) {
   if (shape.tail != 0) return CeilDiv(uint64_t{shape.window}, uint64_t{kTokens}) + 3;
   return CeilDiv(uint64_t{shape.window} + pass_tokens, uint64_t{kTokens}) +
          (shape.sinks != 0 ? 2 : 1);
+}
+
+LayerShape Narrowed(LayerShape shape, uint32_t tokens) {
+  shape.window = shape.window == 0 ? tokens : std::min(shape.window, tokens);
+  shape.sinks = std::min(shape.sinks, shape.window - 1);
+  return shape;
 }
 
 uint32_t MostSlots(const LayerShape& shape) {

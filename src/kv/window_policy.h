@@ -84,10 +84,14 @@ struct WindowPolicy {
   WindowShape shape = WindowShape::kLayered;
   uint32_t floor = 256;  // memory pressure shrinks a window to this at least
   Evict evict = Evict::kDrop;
+  uint32_t most = UINT32_MAX;  // tokens that kAuto stands for at most
+  // Sequences begin with a window of so many tokens at most; it grows to `tokens` while there is
+  // room (engine/dynamic_window.h). 0: they have all of it from the start.
+  uint32_t start = 0;
 };
 
 // Fails: kInvalidArgument for a window that its sinks fill, and for eviction by attention without a
-// window or in one that is too short for it.
+// window, in one that is too short for it, or in one that grows.
 Status CheckWindow(const WindowPolicy& policy);
 
 // Writes the policy into the windows and sinks of a geometry's groups. The layers of a group have
@@ -100,6 +104,9 @@ void ApplyWindow(const WindowPolicy& policy, Geometry& geometry);
 // runs: the window, the pass, two partly used blocks at the ends, one more behind sinks. With a
 // tail a pass brings a block at most (Sequence::MostAtOnce()). Requires: shape.window != 0.
 uint64_t MostRows(const LayerShape& shape, uint32_t pass_tokens);
+
+// The same shape with a window of `tokens` at most, as Sequence::LimitWindow() makes it.
+LayerShape Narrowed(LayerShape shape, uint32_t tokens);
 
 // Slots whose scores a sequence keeps for a tail (tail_scores.h). Requires: shape.tail != 0.
 uint32_t MostSlots(const LayerShape& shape);

@@ -150,6 +150,21 @@ TEST(WindowPolicy, ATailThatNoWindowHoldsIsRefused) {
   EXPECT_EQ(message({.tokens = WindowPolicy::kAuto, .evict = Evict::kHeavy}), "");
 }
 
+TEST(WindowPolicy, AWindowThatGrowsHasNoTailAndHoldsItsSinksFromTheStart) {
+  EXPECT_TRUE(CheckWindow({.tokens = 1024, .start = 512}).has_value());
+  EXPECT_FALSE(CheckWindow({.tokens = 1024, .sinks = 600, .start = 512}).has_value());
+  EXPECT_TRUE(CheckWindow({.tokens = 1024, .sinks = 600}).has_value());
+  EXPECT_FALSE(CheckWindow({.tokens = 1024, .evict = Evict::kHeavy, .start = 512}).has_value());
+}
+
+TEST(WindowPolicy, ANarrowedShapeIsWhatALimitedSequenceHas) {
+  const LayerShape shape{.num_kv_heads = 2, .head_dim = 64, .window = 100, .sinks = 40};
+  EXPECT_EQ(Narrowed(shape, 300).window, 100u);
+  EXPECT_EQ(Narrowed(shape, 60).window, 60u);
+  EXPECT_EQ(Narrowed(shape, 60).sinks, 40u);
+  EXPECT_EQ(Narrowed(shape, 30).sinks, 29u);
+}
+
 TEST(WindowPolicy, AWindowOfSinksAloneIsRefusedNamingBoth) {
   EXPECT_TRUE(CheckWindow({.tokens = 5, .sinks = 4}).has_value());
   EXPECT_TRUE(CheckWindow({.tokens = 0, .sinks = 4}).has_value());
