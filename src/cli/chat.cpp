@@ -128,7 +128,7 @@ Result<engine::GenerateResult> Conversation::Answer(std::string text) {
   }
 
   Progress progress("reading");
-  const auto callbacks = ShowAnswer(progress, options_.output.json);
+  const auto callbacks = ShowAnswer(progress, options_.output);
   auto result = engine::Generate(session_, *ids, generate_, callbacks);
   held_ = *std::move(ids);
   if (!result) {
@@ -256,8 +256,9 @@ Result<int> Execute(const ChatOptions& options) {
   Conversation conversation(options, engine, std::move(chat_template), std::move(generate));
   TAEL_ASSIGN_OR_RETURN(const int code, Loop(options, engine, conversation));
   if (options.output.json) {
-    TAEL_RETURN_IF_ERROR(
-        PrintJson({{"turns", conversation.turns()}, {"memory", MemoryToJson(engine)}}));
+    Json object = {{"turns", conversation.turns()}, {"memory", MemoryToJson(engine)}};
+    AddPolicy(object, options.model.task, engine.plan());
+    TAEL_RETURN_IF_ERROR(PrintJson(object));
   }
   return code;
 }

@@ -3,19 +3,18 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <charconv>
 #include <cstdint>
 #include <functional>
 #include <memory>
 
 #include "base/units.h"
+#include "cli/flag_values.h"
+#include "cli/task.h"
 #include "exec/thread_team.h"
 
 namespace tael::cli {
 namespace {
 
-constexpr uint64_t kMaxTokens = uint64_t{1} << 30;
 constexpr uint64_t kMaxBenchSessions = 128;  // a token of each has to fit one pass
 constexpr const char* kVersion = "tael 0.1.0";
 
@@ -43,16 +42,6 @@ struct CountOf<std::optional<T>> {
   using Type = T;
 };
 
-// A whole number in [min, max]. The library's own conversion takes "-1" for 2^64 - 1.
-Result<uint64_t> ParseCount(const std::string& text, uint64_t min, uint64_t max) {
-  uint64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
-  if (error == std::errc{} && rest == end && value >= min && value <= max) return value;
-  return Error{ErrorCode::kInvalidArgument, "not a whole number in the range",
-               "\"" + text + "\" (" + std::to_string(min) + " to " + std::to_string(max) + ")"};
-}
-
 template <class Target>
 CLI::Option* AddCount(CLI::App* app, const std::string& name, Target& target,
                       const std::string& help, uint64_t min, uint64_t max) {
@@ -62,113 +51,6 @@ CLI::Option* AddCount(CLI::App* app, const std::string& name, Target& target,
                                target = static_cast<typename CountOf<Target>::Type>(value);
                              })
       ->type_name("N");
-}
-
-Result<uint64_t> ParseBudget(const std::string& text) {
-  if (text == "auto") return uint64_t{0};
-  TAEL_ASSIGN_OR_RETURN(const uint64_t bytes, ParseSize(text));
-  if (bytes == 0) {
-    return Error{ErrorCode::kInvalidArgument, "a budget of 0 bytes",
-                 "give a size, or auto for what the system can spare"};
-  }
-  return bytes;
-}
-
-// None: auto.
-Result<std::optional<kernels::KvTypes>> ParseKvTypes(const std::string& text) {
-  using kernels::KvType, kernels::KvTypes;
-  using Types = std::optional<KvTypes>;
-  if (text == "auto") return Types{};
-  if (text == "f16") return Types{KvType::kF16};
-  if (text == "f32") return Types{KvType::kF32};
-  if (text == "q8") return Types{KvType::kQ8};
-  if (text == "k8v4") return Types{KvTypes{KvType::kQ8, KvType::kQ4}};
-  return Error{ErrorCode::kInvalidArgument, "unknown KV type",
-               text + "; use f16, q8, k8v4, f32 or auto"};
-}
-
-Result<kernels::KvType> ParseKeyType(const std::string& text) {
-  if (text == "f16") return kernels::KvType::kF16;
-  if (text == "f32") return kernels::KvType::kF32;
-  if (text == "q8") return kernels::KvType::kQ8;
-  return Error{ErrorCode::kInvalidArgument, "unknown type of keys", text + "; use f16, q8 or f32"};
-}
-
-Result<kernels::KvType> ParseValueType(const std::string& text) {
-  if (text == "q4") return kernels::KvType::kQ4;
-  if (const Result<kernels::KvType> type = ParseKeyType(text)) return *type;
-  return Error{ErrorCode::kInvalidArgument, "unknown type of values",
-               text + "; use f16, q8, q4 or f32"};
-}
-
-Result<mem::Backing> ParsePoolBacking(const std::string& text) {
-  if (text == "private") return mem::Backing::kPrivate;
-  if (text == "memfd") return mem::Backing::kMemoryFile;
-  return Error{ErrorCode::kInvalidArgument, "unknown memory for KV",
-               text + "; use private or memfd"};
-}
-
-// Whether all KV memory is taken at start.
-Result<bool> ParsePoolCommit(const std::string& text) {
-  if (text == "lazy") return false;
-  if (text == "eager") return true;
-  return Error{ErrorCode::kInvalidArgument, "unknown way to take KV memory",
-               text + "; use lazy or eager"};
-}
-
-struct PrefixCache {
-  bool on = true;
-  uint64_t max_bytes = 0;  // 0: all of the KV pool that nothing else needs
-};
-
-Result<PrefixCache> ParsePrefixCache(const std::string& text) {
-  if (text == "on" || text == "off") return PrefixCache{.on = text == "on"};
-  const auto bytes = ParseSize(text);
-  if (bytes && *bytes > 0) return PrefixCache{.max_bytes = *bytes};
-  return Error{ErrorCode::kInvalidArgument, "neither on, off nor a size", "\"" + text + "\""};
-}
-
-Result<exec::Compute> ParseCompute(const std::string& text) {
-  if (text == "fast") return exec::Compute::kFast;
-  if (text == "reference") return exec::Compute::kReference;
-  return Error{ErrorCode::kInvalidArgument, "unknown way to compute",
-               text + "; use fast or reference"};
-}
-
-// auto, off, or how many tokens at every match.
-Result<SpeculationFlags> ParseSpeculation(const std::string& text) {
-  using engine::Speculate;
-  constexpr size_t kMost = engine::Speculation::kMostDraft;
-  if (text == "auto") return SpeculationFlags{};
-  if (text == "off") return SpeculationFlags{Speculate::kOff, 0};
-  if (text.size() == 1 && text[0] >= '1' && text[0] <= '0' + static_cast<char>(kMost)) {
-    return SpeculationFlags{Speculate::kAlways, static_cast<uint32_t>(text[0] - '0')};
-  }
-  return Error{ErrorCode::kInvalidArgument, "not a way to speculate",
-               "\"" + text + "\"; use auto, off or 1 to " + std::to_string(kMost)};
-}
-
-Result<uint32_t> ParseWindow(const std::string& text) {
-  if (text == "off") return uint32_t{0};
-  if (text == "auto") return kv::WindowPolicy::kAuto;
-  if (const auto tokens = ParseCount(text, 1, kMaxTokens)) return static_cast<uint32_t>(*tokens);
-  return Error{ErrorCode::kInvalidArgument, "not a window",
-               "\"" + text + "\"; use a number of tokens, auto or off"};
-}
-
-Result<kv::WindowShape> ParseWindowShape(const std::string& text) {
-  if (text == "uniform") return kv::WindowShape::kUniform;
-  if (text == "layered") return kv::WindowShape::kLayered;
-  return Error{ErrorCode::kInvalidArgument, "unknown shape of a window",
-               text + "; use uniform or layered"};
-}
-
-Result<kv::Evict> ParseEvict(const std::string& text) {
-  if (text == "drop") return kv::Evict::kDrop;
-  if (text == "heavy") return kv::Evict::kHeavy;
-  const bool is_planned = text == "merge";
-  return Error{ErrorCode::kInvalidArgument, is_planned ? "not there yet" : "unknown value",
-               text + "; use drop or heavy"};
 }
 
 // Prompts are not compressed yet.
@@ -195,12 +77,23 @@ void AddTextFlags(CLI::App* app, TextFlags& text, const std::string& what) {
       ->excludes(given);
 }
 
+// Before the flags whose defaults it sets: what is given is stored in the order in which flags were
+// added, wherever they stand on the command line, so that theirs win.
+void AddTaskFlag(CLI::App* app, ModelFlags& model) {
+  AddParsed<Task>(app, "--task",
+                  "Other defaults for --kv-type and --window: code, summary: q8, 512..1024; "
+                  "doc-qa: q8, 2048..4096; translate, reason: f16, off; chat: as without",
+                  ParseTask, [&model](Task task) { ApplyTask(task, model); })
+      ->type_name("TASK");
+}
+
 void AddKvTypeFlags(CLI::App* app, ModelFlags& model) {
   using kernels::KvType, kernels::KvTypes;
   AddParsed<std::optional<KvTypes>>(
       app, "--kv-type",
       "How keys and values are stored: f16; q8: 8 bits, half the memory; k8v4: 8-bit keys, 4-bit "
-      "values; f32; auto (default): q8, and f16 in layers that need it",
+      "values; f32; auto (default): q8, or f16 where a task or a table of `tael eval --kv-safety` "
+      "asks for it, and in layers that need it",
       ParseKvTypes,
       [&model](std::optional<KvTypes> types) {
         model.kv_type = types;
@@ -216,10 +109,17 @@ void AddKvTypeFlags(CLI::App* app, ModelFlags& model) {
 }
 
 void AddWindowFlags(CLI::App* app, kv::WindowPolicy& window) {
-  AddParsed<uint32_t>(app, "--window",
-                      "Tokens that a layer keeps, on average: the first few and the last. auto: as "
-                      "many as the budget holds; off: all, and what is longer is refused",
-                      ParseWindow, [&window](uint32_t tokens) { window.tokens = tokens; })
+  AddParsed<kv::WindowPolicy>(
+      app, "--window",
+      "Tokens that a layer keeps, on average: the first few and the last. N..M: N, and up to M "
+      "while there is room; auto: as many as the budget holds; off: all, and what is longer is "
+      "refused",
+      ParseWindow,
+      [&window](const kv::WindowPolicy& given) {
+        window.tokens = given.tokens;
+        window.start = given.start;
+        window.most = given.most;
+      })
       ->type_name("N")
       ->default_str("off");
   AddCount(app, "--sinks", window.sinks, "First tokens that a window never drops", 0, kMaxTokens)
@@ -236,7 +136,12 @@ void AddWindowFlags(CLI::App* app, kv::WindowPolicy& window) {
                        "What becomes of tokens that leave a window: drop; heavy: those that got "
                        "most attention stay, "
                        "in a quarter of it",
-                       ParseEvict, [&window](kv::Evict evict) { window.evict = evict; })
+                       ParseEvict,
+                       [&window](kv::Evict evict) {
+                         window.evict = evict;
+                         const bool by_task = window.tokens == kv::WindowPolicy::kAuto;
+                         if (evict == kv::Evict::kHeavy && by_task) window.start = 0;
+                       })
       ->type_name("HOW")
       ->default_str("drop");
   AddParsed<bool>(app, "--compress-prompt", "off", ParseCompressPrompt, [](bool) {
@@ -254,6 +159,7 @@ void AddModelFlags(CLI::App* app, ModelFlags& model) {
            exec::ThreadTeam::kMaxThreads);
   AddCount(app, "--ctx", model.context, "Tokens of context; default: min(trained, what fits)", 1,
            kMaxTokens);
+  AddTaskFlag(app, model);
   AddKvTypeFlags(app, model);
   AddWindowFlags(app, model.window);
   AddParsed<exec::Compute>(app, "--compute",
@@ -370,14 +276,6 @@ void AddPlan(CLI::App& app, CommandOptions& chosen) {
       ->type_name("SIZE");
 }
 
-// A power of two from 4 KiB to 64 KiB: the page sizes that CPUs have.
-Result<uint64_t> ParsePageSize(const std::string& text) {
-  TAEL_ASSIGN_OR_RETURN(const uint64_t bytes, ParseSize(text));
-  if (std::has_single_bit(bytes) && bytes >= 4096 && bytes <= 65536) return bytes;
-  return Error{ErrorCode::kInvalidArgument, "not a page size",
-               text + "; use 4096, 8192, 16384, 32768 or 65536"};
-}
-
 void AddPack(CLI::App& app, CommandOptions& chosen) {
   auto options = std::make_shared<PackOptions>();
   CLI::App* pack =
@@ -451,6 +349,9 @@ void AddEval(CLI::App& app, CommandOptions& chosen) {
            kMaxTokens);
   AddCount(eval, "--seed", options->seed, "Of the keys and of what is generated", 0, UINT64_MAX)
       ->default_str("0");
+  eval->add_flag("--kv-safety", options->kv_safety,
+                 "Measure q8 and k8v4 keys and values against f16 instead, and write a table for "
+                 "--kv-type auto: FILE.kv-safety.json beside the model, or in the user's cache");
 }
 
 void AddServe(CLI::App& app, CommandOptions& chosen) {

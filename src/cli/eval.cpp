@@ -18,14 +18,17 @@
 #include "base/units.h"
 #include "cli/commands.h"
 #include "cli/eval_probes.h"
+#include "cli/eval_safety.h"
 #include "cli/eval_score.h"
 #include "cli/exit_code.h"
 #include "cli/input.h"
 #include "cli/interrupt.h"
+#include "cli/kv_safety_file.h"
 #include "cli/loading.h"
 #include "cli/prompt.h"
 #include "cli/report.h"
 #include "cli/terminal.h"
+#include "engine/model_identity.h"
 
 namespace tael::cli {
 namespace {
@@ -104,6 +107,7 @@ Result<LoadedEngine> LoadFull(const EvalOptions& options, engine::EngineOptions 
                               const engine::MemoryPlan& own) {
   ModelFlags flags = options.model;
   flags.window = {};
+  flags.task = std::nullopt;
   flags.kv_type = kernels::KvType::kF16;
   flags.kv_type_k = flags.kv_type_v = std::nullopt;
   if (flags.budget_bytes != 0) {
@@ -117,14 +121,15 @@ Result<LoadedEngine> LoadFull(const EvalOptions& options, engine::EngineOptions 
   return error;
 }
 
-Result<Engines> LoadEngines(const EvalOptions& options, const Plan& plan) {
-  engine::EngineOptions engine_options;
+Result<Engines> LoadEngines(const EvalOptions& options, const Plan& plan,
+                            engine::EngineOptions engine_options = {}) {
   engine_options.context_length = plan.context;
   engine_options.logit_rows = kLogitRows;
   Engines engines;
   TAEL_ASSIGN_OR_RETURN(engines.own, LoadEngine(options.model, engine_options));
   const ModelFlags& flags = options.model;
-  const bool has_types = flags.kv_type || flags.kv_type_k || flags.kv_type_v;
+  const bool has_types =
+      flags.kv_type || flags.kv_type_k || flags.kv_type_v || options.kv_safety || flags.task;
   if (flags.window.tokens != 0 || has_types) {
     TAEL_ASSIGN_OR_RETURN(engines.full, LoadFull(options, engine_options, engines.engine().plan()));
   }
@@ -185,7 +190,8 @@ Status CheckGenerate(const EvalOptions& options, const Plan& plan, const engine:
                    std::to_string(engine.max_length()) + ": --ctx makes room, --window goes on"};
 }
 
-Json ToJson(const Plan& plan, const Engines& engines, const Report& report) {
+Json ToJson(const EvalOptions& options, const Plan& plan, const Engines& engines,
+            const Report& report) {
   const Score& score = report.score;
   Json json = {
       {"ppl", score.perplexity()},    {"tokens", report.num_chunks * plan.context},
@@ -200,7 +206,6 @@ Json ToJson(const Plan& plan, const Engines& engines, const Report& report) {
     json["full_ppl"] = score.full_perplexity();
     json["full_kv_bytes_peak"] = score.full_kv_bytes_peak;
   }
-  json["window"] = WindowToJson(engines.engine().plan());
   if (!report.needle.empty()) {
     Json rates = Json::object();
     for (const auto& [depth, rate] : report.needle) rates[std::to_string(depth)] = rate;
@@ -208,6 +213,7 @@ Json ToJson(const Plan& plan, const Engines& engines, const Report& report) {
   }
   if (report.repetition) json["repetition"] = *report.repetition;
   json["seconds"] = report.seconds;
+  AddPolicy(json, options.model.task, engines.engine().plan());
   return json;
 }
 
@@ -231,12 +237,54 @@ std::string ToText(const Plan& plan, const Report& report) {
   return text;
 }
 
+// The text in these types (none: those of --kv-type auto, without any table) beside f16.
+Result<TypeScore> ScoreOneType(EvalOptions options, const Plan& plan, const Input& input,
+                               std::optional<kernels::KvTypes> types) {
+  // Activations of 8 bits have a noise that is larger than what q8 costs.
+  options.model.compute = exec::Compute::kReference;
+  options.model.window = {};
+  options.model.task = std::nullopt;
+  options.model.kv_type = types;
+  options.model.kv_auto = !types;
+  options.model.kv_type_k = options.model.kv_type_v = std::nullopt;
+  engine::EngineOptions engine_options;
+  engine_options.auto_on_reference = !types;
+  TAEL_ASSIGN_OR_RETURN(const Engines engines,
+                        LoadEngines(options, plan, std::move(engine_options)));
+  TAEL_ASSIGN_OR_RETURN(std::vector<TokenId> ids,
+                        EncodeInput(options, plan, engines.engine(), input));
+  Report report;
+  TAEL_RETURN_IF_ERROR(RunChunks(options, plan, engines, ids, report));
+  return TypeScore{.score = std::move(report.score),
+                   .bytes_per_token = engines.engine().plan().geometry.BytesPerToken(),
+                   .full_bytes_per_token = engines.full.engine->plan().geometry.BytesPerToken(),
+                   .model = engine::IdentityOf(engines.engine().model())};
+}
+
+Result<int> RunKvSafety(const EvalOptions& options, const Plan& plan, const Input& input) {
+  const Stopwatch watch;
+  TAEL_ASSIGN_OR_RETURN(Json table, MeasureKvSafety([&](std::optional<kernels::KvTypes> types) {
+                          return ScoreOneType(options, plan, input, types);
+                        }));
+  TAEL_ASSIGN_OR_RETURN(const std::string path, WriteKvSafety(options.model.path, table));
+  if (!options.output.json) {
+    TAEL_RETURN_IF_ERROR(PrintText(KvSafetyText(table) + "written to " + path + "\n"));
+    return kExitOk;
+  }
+  table["file"] = path;
+  TAEL_RETURN_IF_ERROR(PrintJson({{"kv_safety", std::move(table)},
+                                  {"ctx", plan.context},
+                                  {"seconds", watch.milliseconds() / 1000}}));
+  return kExitOk;
+}
+
 }  // namespace
 
 Result<int> Execute(const EvalOptions& options) {
   CatchInterrupts(OnRepeat::kEndProcess);
   TAEL_ASSIGN_OR_RETURN(const Input input, ReadInput(options));
   TAEL_ASSIGN_OR_RETURN(const Plan plan, MakePlan(options, input));
+  if (options.kv_safety) return RunKvSafety(options, plan, input);
   TAEL_ASSIGN_OR_RETURN(const Engines engines, LoadEngines(options, plan));
   TAEL_RETURN_IF_ERROR(CheckGenerate(options, plan, engines.engine()));
   TAEL_ASSIGN_OR_RETURN(std::vector<TokenId> ids,
@@ -246,7 +294,7 @@ Result<int> Execute(const EvalOptions& options) {
   TAEL_RETURN_IF_ERROR(RunChunks(options, plan, engines, ids, report));
   TAEL_RETURN_IF_ERROR(RunProbes(options, plan, engines, input, ids, report));
   report.seconds = watch.milliseconds() / 1000;
-  TAEL_RETURN_IF_ERROR(options.output.json ? PrintJson(ToJson(plan, engines, report))
+  TAEL_RETURN_IF_ERROR(options.output.json ? PrintJson(ToJson(options, plan, engines, report))
                                            : PrintText(ToText(plan, report)));
   if (options.output.verbose) {
     Note(engines.engine().cpus().why);

@@ -6,6 +6,9 @@
 #include <utility>
 
 #include "base/units.h"
+#include "cli/kv_safety_file.h"
+#include "cli/report.h"
+#include "cli/task.h"
 #include "cli/terminal.h"
 #include "kernels/kernels.h"
 
@@ -40,10 +43,13 @@ void NoteContext(uint32_t asked_for, const engine::Engine& engine) {
        std::to_string(trained) + ")");
 }
 
-// What --kv-type, --kv-type-k and --kv-type-v say together.
+// What --task, --kv-type, --kv-type-k and --kv-type-v say together. None: the engine's choice.
 std::optional<kernels::KvTypes> KvTypesOf(const ModelFlags& flags) {
-  if (!flags.kv_type_k && !flags.kv_type_v) return flags.kv_type;
   const bool reference = flags.compute == exec::Compute::kReference;
+  if (!flags.kv_type_k && !flags.kv_type_v) {
+    const bool f16 = flags.kv_auto && flags.auto_is_f16 && !reference;
+    return f16 ? kernels::KvTypes{kernels::KvType::kF16} : flags.kv_type;
+  }
   const auto otherwise = reference ? kernels::KvType::kF32 : kernels::KvType::kF16;
   const kernels::KvTypes both = flags.kv_type.value_or(otherwise);
   return kernels::KvTypes{flags.kv_type_k.value_or(both.k), flags.kv_type_v.value_or(both.v)};
@@ -59,11 +65,23 @@ engine::EngineOptions ToEngineOptions(const ModelFlags& flags, engine::EngineOpt
   options.compute = flags.compute;
   options.kv_type = KvTypesOf(flags);
   options.kv_auto = flags.kv_auto;
+  const bool measured =
+      options.kv_auto && !options.kv_type && flags.compute == exec::Compute::kFast;
+  if (measured) options.kv_safety = FindKvSafety(flags.path).table;
   options.commit_kv = flags.commit_kv;
   options.kv_backing = flags.kv_backing;
   options.lock_weights = flags.lock_weights;
   options.window = flags.window;
   return options;
+}
+
+void NotePolicy(const ModelFlags& flags, const engine::MemoryPlan& plan) {
+  if (flags.task) Note("task " + std::string(NameOf(*flags.task)) + ": " + DescribePolicy(plan));
+  if (plan.kv_reason == engine::KvReason::kForeign) {
+    Note("\"" + FindKvSafety(flags.path).path +
+         "\" is ignored: it is of another model; `tael eval "
+         "--kv-safety` writes a new one");
+  }
 }
 
 Result<LoadedEngine> LoadEngine(const ModelFlags& flags, engine::EngineOptions options) {
@@ -76,6 +94,7 @@ Result<LoadedEngine> LoadEngine(const ModelFlags& flags, engine::EngineOptions o
   if (!loaded.engine->cpus().note.empty()) Note(loaded.engine->cpus().note);
   NoteStreaming(loaded.engine->plan());
   NoteContext(options.context_length, *loaded.engine);
+  NotePolicy(flags, loaded.engine->plan());
   if (!loaded.engine->lock_refusal().empty()) Note(loaded.engine->lock_refusal());
   return loaded;
 }

@@ -15,8 +15,12 @@ struct LoadedEngine {
   double load_ms = 0;
 };
 
-// The flags' part of `options`.
+// The flags' part of `options`, and what was measured of the model, where --kv-type auto asks for
+// it. Says on stderr what is wrong with that.
 engine::EngineOptions ToEngineOptions(const ModelFlags& flags, engine::EngineOptions options = {});
+
+// Says on stderr what the flags of a task have come to, and that a table was of another model.
+void NotePolicy(const ModelFlags& flags, const engine::MemoryPlan& plan);
 
 // `options` holds what a command wants beyond the flags (rows of logits, a context of its own).
 // Warns when TAEL_FORCE_ISA names kernels that are not there.

@@ -21,6 +21,9 @@ struct OutputFlags {
   bool verbose = false;
 };
 
+// What a model is used for: nothing but other defaults of flags (task.h).
+enum class Task : uint8_t { kChat, kCode, kSummary, kDocQa, kTranslate, kReason };
+
 struct ModelFlags {
   std::string path;
   uint64_t budget_bytes = 0;  // 0: auto
@@ -28,7 +31,9 @@ struct ModelFlags {
   uint32_t context = 0;       // 0: min(trained, what fits)
   exec::Compute compute = exec::Compute::kFast;
   std::optional<kernels::KvTypes> kv_type;
-  bool kv_auto = true;  // without kv_type: by layer (engine/kv_types.h)
+  std::optional<Task> task;
+  bool kv_auto = true;       // without kv_type: by layer (engine/kv_types.h),
+  bool auto_is_f16 = false;  // or f16 everywhere, because of the task
   std::optional<kernels::KvType> kv_type_k, kv_type_v;  // instead of kv_type's
   bool commit_kv = false;
   mem::Backing kv_backing = mem::Backing::kPrivate;
@@ -126,6 +131,7 @@ struct EvalOptions {
   std::optional<uint32_t> needle;    // prompts at each depth
   std::optional<uint32_t> generate;  // tokens, for `repetition`
   uint64_t seed = 0;
+  bool kv_safety = false;  // measure KV types, and write the model's table (kv_safety_file.h)
 };
 
 struct ServeOptions {

@@ -36,30 +36,31 @@ Json ToJson(const PlanOptions& options, const Forecast& forecast) {
                         {"layers", share.num_layers},
                         {"bytes_per_token", share.bytes_per_token}});
   }
-  return {{"fits", FitsResident(plan)},
-          {"fits_streamed", plan.min_streamed_bytes <= plan.budget_bytes},
-          {"min_budget_bytes", plan.min_budget_bytes},
-          {"min_streamed_bytes", plan.min_streamed_bytes},
-          {"budget_bytes", plan.budget_bytes},
-          {"needed_bytes", plan.needed_bytes},
-          {"parts", std::move(parts)},
-          {"ctx", plan.context_length},
-          {"window", WindowToJson(plan)},
-          {"sessions", plan.max_sessions},
-          {"chunk_tokens", plan.workspace.max_tokens},
-          {"resident_layers", plan.resident_layers},
-          {"layers", plan.num_layers},
-          {"arena_bytes", forecast.activations.arena_bytes},
-          {"arena_peak_live_bytes", forecast.activations.peak_live_bytes},
-          {"intermediates_bytes", forecast.whole_prompt.kept_bytes},
-          {"max_ctx", forecast.capacity.max_context},
-          {"max_sessions", forecast.capacity.max_sessions},
-          {"kv_bytes", kv_bytes},
-          {"kv_bytes_per_token", plan.geometry.BytesPerToken()},
-          {"kv_types", std::move(kv_types)},
-          {"block_bytes", kv.block_bytes},
-          {"blocks", kv.blocks},
-          {"block_rows", kv.rows}};
+  Json json = {{"fits", FitsResident(plan)},
+               {"fits_streamed", plan.min_streamed_bytes <= plan.budget_bytes},
+               {"min_budget_bytes", plan.min_budget_bytes},
+               {"min_streamed_bytes", plan.min_streamed_bytes},
+               {"budget_bytes", plan.budget_bytes},
+               {"needed_bytes", plan.needed_bytes},
+               {"parts", std::move(parts)},
+               {"ctx", plan.context_length},
+               {"sessions", plan.max_sessions},
+               {"chunk_tokens", plan.workspace.max_tokens},
+               {"resident_layers", plan.resident_layers},
+               {"layers", plan.num_layers},
+               {"arena_bytes", forecast.activations.arena_bytes},
+               {"arena_peak_live_bytes", forecast.activations.peak_live_bytes},
+               {"intermediates_bytes", forecast.whole_prompt.kept_bytes},
+               {"max_ctx", forecast.capacity.max_context},
+               {"max_sessions", forecast.capacity.max_sessions},
+               {"kv_bytes", kv_bytes},
+               {"kv_bytes_per_token", plan.geometry.BytesPerToken()},
+               {"kv_types", std::move(kv_types)},
+               {"block_bytes", kv.block_bytes},
+               {"blocks", kv.blocks},
+               {"block_rows", kv.rows}};
+  AddPolicy(json, options.model.task, plan);
+  return json;
 }
 
 std::string Verdict(const MemoryPlan& plan) {
@@ -92,8 +93,11 @@ std::string ToText(const PlanOptions& options, const Forecast& forecast) {
   line("planned", std::to_string(plan.max_sessions) + " x " + std::to_string(plan.context_length) +
                       " tokens, prompts in chunks of " + std::to_string(plan.workspace.max_tokens));
   if (plan.is_endless()) {
+    const std::string start = plan.window.start != 0 ? std::to_string(plan.window.start) +
+                                                           " tokens, while there is room up to "
+                                                     : "";
     line("window",
-         std::to_string(plan.window.tokens) + " tokens are kept, " +
+         start + std::to_string(plan.window.tokens) + " tokens are kept, " +
              std::to_string(plan.window.sinks) + " of them the first" +
              (plan.tail_bytes != 0 ? ", a quarter of them for the attention they got" : "") +
              "; texts may be longer than the context");
@@ -115,7 +119,8 @@ std::string ToText(const PlanOptions& options, const Forecast& forecast) {
                  FormatSize(kv.block_bytes) + ", " + std::to_string(kv.rows) +
                  " rows of 16 tokens");
   line("kv types", engine::DescribeKvTypes(plan.geometry) + ": " +
-                       FormatSize(plan.geometry.BytesPerToken()) + " per token");
+                       FormatSize(plan.geometry.BytesPerToken()) + " per token; " +
+                       std::string(Describe(plan.kv_reason)));
   return text;
 }
 
@@ -131,6 +136,7 @@ Result<int> Execute(const PlanOptions& options) {
     TAEL_ASSIGN_OR_RETURN(engine_options, ServingEngineOptions(serve));
   }
   TAEL_ASSIGN_OR_RETURN(const Forecast forecast, engine::MakeForecast(engine_options));
+  NotePolicy(options.model, forecast.plan);
   TAEL_RETURN_IF_ERROR(options.output.json ? PrintJson(ToJson(options, forecast))
                                            : PrintText(ToText(options, forecast)));
   return forecast.plan.fits() ? kExitOk : kExitBudget;

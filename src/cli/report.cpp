@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/units.h"
+#include "cli/task.h"
 #include "cli/terminal.h"
 #include "engine/kv_types.h"
 #include "mem/process_memory.h"
@@ -37,13 +38,18 @@ void PrintError(const Error& error, bool json) {
   Note(error.Message());
 }
 
-engine::GenerateCallbacks ShowAnswer(Progress& progress, bool json) {
+engine::GenerateCallbacks ShowAnswer(Progress& progress, const OutputFlags& output) {
   engine::GenerateCallbacks callbacks;
   callbacks.on_prefill = [&progress](uint32_t done, uint32_t total) {
     progress.Show(done, total);
     if (done == total) progress.Clear();
   };
-  if (!json) callbacks.on_text = [](std::string_view text) { Print(text); };
+  if (output.verbose) {
+    callbacks.on_window = [](uint32_t tokens) {
+      Note("the window holds " + std::to_string(tokens) + " tokens now");
+    };
+  }
+  if (!output.json) callbacks.on_text = [](std::string_view text) { Print(text); };
   return callbacks;
 }
 
@@ -63,10 +69,28 @@ Json TimingsToJson(const engine::Timings& timings) {
 
 Json WindowToJson(const engine::MemoryPlan& plan) {
   const bool layered = plan.window.shape == kv::WindowShape::kLayered;
-  return {{"tokens", plan.window.tokens},
-          {"sinks", plan.window.sinks},
-          {"shape", layered ? "layered" : "uniform"},
-          {"evict", plan.window.evict == kv::Evict::kHeavy ? "heavy" : "drop"}};
+  Json window = {{"tokens", plan.window.tokens},
+                 {"sinks", plan.window.sinks},
+                 {"shape", layered ? "layered" : "uniform"},
+                 {"evict", plan.window.evict == kv::Evict::kHeavy ? "heavy" : "drop"}};
+  if (plan.window.start != 0) window["start"] = plan.window.start;
+  return window;
+}
+
+void AddPolicy(Json& object, std::optional<Task> task, const engine::MemoryPlan& plan) {
+  object["task"] = task ? Json(NameOf(*task)) : Json();
+  object["kv_type"] = engine::DescribeKvTypes(plan.geometry);
+  object["kv_reason"] = ToString(plan.kv_reason);
+  object["window"] = WindowToJson(plan);
+}
+
+std::string DescribePolicy(const engine::MemoryPlan& plan) {
+  const kv::WindowPolicy& window = plan.window;
+  const std::string text = "keys and values in " + engine::DescribeKvTypes(plan.geometry);
+  if (window.tokens == 0) return text + ", no window";
+  const std::string start = window.start != 0 ? std::to_string(window.start) + " to " : "";
+  return text + ", a window of " + start + std::to_string(window.tokens) + " tokens, " +
+         std::to_string(window.sinks) + " of them the first";
 }
 
 void NoteTruncation(const engine::GenerateResult& result, const engine::MemoryPlan& plan) {
@@ -124,7 +148,8 @@ std::string MemoryLine(const engine::Engine& engine) {
          FormatSize(ledger.reserved_bytes) + ", used " + FormatSize(ledger.used_bytes) +
          "; anonymous " + FormatSize(process.unbacked_bytes()) + ", files " +
          FormatSize(process.rss_file_bytes) + "; keys and values in " +
-         engine::DescribeKvTypes(engine.plan().geometry);
+         engine::DescribeKvTypes(engine.plan().geometry) + ", " +
+         std::string(Describe(engine.plan().kv_reason));
 }
 
 std::string Format(double value, int decimals) {

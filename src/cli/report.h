@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "cli/options.h"
 #include "cli/terminal.h"
 #include "engine/engine.h"
 #include "engine/generation.h"
@@ -23,13 +24,18 @@ Status PrintText(std::string_view text);
 void PrintError(const Error& error, bool json);
 
 // Shows the prompt being read on `progress`, which outlives the callbacks, and, but with `json`,
-// streams the answer to stdout.
-engine::GenerateCallbacks ShowAnswer(Progress& progress, bool json);
+// streams the answer to stdout; with `verbose` says how a window grows.
+engine::GenerateCallbacks ShowAnswer(Progress& progress, const OutputFlags& output);
 
 Json IdsToJson(std::span<const TokenId> ids);
 Json TimingsToJson(const engine::Timings& timings);
-// The window in force: `tokens` (0: off), `sinks`, `shape`, `evict`.
+// The window in force: `tokens` (0: off), `sinks`, `shape`, `evict`, and where it grows `start`.
 Json WindowToJson(const engine::MemoryPlan& plan);
+// What --task, --kv-type and --window have come to: the keys `task` (null: none), `kv_type`,
+// `kv_reason` (engine::KvReason) and `window`.
+void AddPolicy(Json& object, std::optional<Task> task, const engine::MemoryPlan& plan);
+// The same for people: "keys and values in q8, no window".
+std::string DescribePolicy(const engine::MemoryPlan& plan);
 // Says on stderr how much of a prompt the answer began without, if so.
 void NoteTruncation(const engine::GenerateResult& result, const engine::MemoryPlan& plan);
 Json LogProbsToJson(const engine::GenerateResult& result);

@@ -90,6 +90,7 @@ Status PrintResult(const RunOptions& options, const LoadedEngine& loaded,
                  {"timings", std::move(timings)},
                  {"memory", MemoryToJson(*loaded.engine)},
                  {"seed", seed}};
+  AddPolicy(object, options.model.task, loaded.engine->plan());
   if (options.logprobs) object["logprobs"] = LogProbsToJson(result);
   return PrintJson(object);
 }
@@ -121,7 +122,7 @@ Result<int> Execute(const RunOptions& options) {
   }
   engine::Session session = engine.NewSession();
   Progress progress("reading the prompt");
-  const auto callbacks = ShowAnswer(progress, options.output.json);
+  const auto callbacks = ShowAnswer(progress, options.output);
   TAEL_ASSIGN_OR_RETURN(const auto result,
                         engine::Generate(session, prompt.ids, generate, callbacks));
   TAEL_RETURN_IF_ERROR(PrintResult(options, loaded, result, generate.sampler.seed));

@@ -90,14 +90,16 @@ Status CheckExposure(const server::ListenSocket& socket, const server::ApiKeys& 
 Status Announce(const ServeOptions& options, const std::string& url, uint16_t port,
                 const engine::Engine& engine, const server::Server& server) {
   if (options.output.json) {
-    return PrintJson({{"ready", true},
-                      {"url", url},
-                      {"host", options.host},
-                      {"port", port},
-                      {"model", server.model_name()},
-                      {"ctx", engine.context_length()},
-                      {"sessions", options.sessions.value_or(kDefaultSessions)},
-                      {"budget_bytes", engine.plan().budget_bytes}});
+    Json json = {{"ready", true},
+                 {"url", url},
+                 {"host", options.host},
+                 {"port", port},
+                 {"model", server.model_name()},
+                 {"ctx", engine.context_length()},
+                 {"sessions", options.sessions.value_or(kDefaultSessions)},
+                 {"budget_bytes", engine.plan().budget_bytes}};
+    AddPolicy(json, options.model.task, engine.plan());
+    return PrintJson(json);
   }
   return PrintText("listening on " + url + "\n");
 }

@@ -35,7 +35,7 @@ class Windows(Case):
         self.fails(2, *run, "--evict", "keep", names=["keep"])
         self.ok(*run, "--evict", "drop", "--compress-prompt", "off")
         self.fails(2, *run, "--window-shape", "round", names=["round", "layered"])
-        for bad in ("0", "-1", "many", "9999"):
+        for bad in ("0", "-1", "many", "9999", "96..64", "..64", "64..", "64..9999"):
             self.fails(2, "run", "-m", MODEL, "-p", "x", "--raw", "--window", bad)
         self.fails(2, *run, "--sinks", 64, names=["64", "--sinks"])
 
@@ -82,6 +82,32 @@ class Windows(Case):
         self.assertLess(slabs, scores + 64 * 512)
         self.assertLess(heavy["kv_bytes"], drop["kv_bytes"])
         self.assertIn(b"for the attention they got", self.ok(*plan, "--evict", "heavy").out)
+
+    def test_a_window_that_grows_is_as_wide_as_there_is_room(self):
+        run = ["run", "-m", MODEL, "--prompt-tokens", self.ids(400), "-n", 5, "--temp", 0,
+               "--ctx", 128, "--window-shape", "uniform"]
+        grown = self.json_of(*run, "--window", "64..256")
+        self.assertEqual(grown["window"]["start"], 64)
+        self.assertEqual(grown["window"]["tokens"], 256)
+        self.assertEqual(grown["text"], self.json_of(*run, "--window", 256)["text"])
+        self.assertEqual(grown["truncated_tokens"], 144)
+        self.assertNotIn("start", self.json_of(*run, "--window", "64..64")["window"])
+        done = self.ok(*run, "--window", "64..256", "-v")
+        self.assertRegex(done.err.decode(), "the window holds 256 tokens now")
+        # It is planned as the narrow one, and takes what the budget has left.
+        plan = ["plan", "-m", MODEL, "--ctx", 128, "--window-shape", "uniform", "--json"]
+        narrow = self.json_of(*plan, "--budget", "1G", "--window", 64)
+        both = self.json_of(*plan, "--budget", "1G", "--window", "64..256")
+        self.assertEqual(both["min_budget_bytes"], narrow["min_budget_bytes"])
+        self.assertGreater(both["kv_bytes"], narrow["kv_bytes"])
+        least = self.json_of(*plan, "--budget", narrow["min_budget_bytes"], "--window", "64..256")
+        self.assertTrue(least["fits"])
+        self.assertEqual(least["kv_bytes"], narrow["kv_bytes"])
+        again = self.json_of(*run, "--window", "64..256", "--budget", narrow["min_budget_bytes"],
+                             "--threads", 1)
+        self.assertEqual(again["completion_tokens"], 5)
+        self.assertGreaterEqual(again["truncated_tokens"], 144)
+        self.fails(2, *run, "--window", "64..256", "--evict", "heavy", names=["--evict heavy"])
 
     def test_eval_compares_a_window_with_all_of_the_kv(self):
         file = self.folder / "ids.json"
