@@ -46,7 +46,7 @@ engine::GenerateCallbacks ShowAnswer(Progress& progress, const OutputFlags& outp
   };
   if (output.verbose) {
     callbacks.on_window = [](uint32_t tokens) {
-      Note("the window holds " + std::to_string(tokens) + " tokens now");
+      Note("a layer keeps up to " + std::to_string(tokens) + " tokens now");
     };
   }
   if (!output.json) callbacks.on_text = [](std::string_view text) { Print(text); };

@@ -29,19 +29,42 @@ double FreeShare(const Engine& engine, uint64_t idle_bytes) {
   return ShareOf(engine, pool.capacity_bytes - std::min(taken, pool.capacity_bytes));
 }
 
+// That a group keeps.
+uint32_t HeldTokens(const kv::Sequence& sequence, kv::GroupId group) {
+  const uint32_t first = sequence.FirstVisible(group, sequence.length());
+  const uint32_t recent = sequence.length() - std::min(sequence.length(), first);
+  return recent + std::min(first, sequence.window(group).sinks);
+}
+
 // Of the layer that keeps most.
 uint32_t HeldTokens(const kv::Sequence& sequence) {
   uint32_t held = 0;
   for (size_t i = 0; i < sequence.geometry().groups.size(); ++i) {
-    const kv::GroupId group{static_cast<uint32_t>(i)};
-    const uint32_t first = sequence.FirstVisible(group, sequence.length());
-    const uint32_t recent = sequence.length() - std::min(sequence.length(), first);
-    held = std::max(held, recent + std::min(first, sequence.window(group).sinks));
+    held = std::max(held, HeldTokens(sequence, kv::GroupId{static_cast<uint32_t>(i)}));
   }
   return held;
 }
 
+// What a window takes that is not there yet.
+uint64_t BytesToFill(const kv::Sequence& sequence, uint32_t window) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < sequence.geometry().groups.size(); ++i) {
+    const kv::LayerGroup& group = sequence.geometry().groups[i];
+    const uint64_t most = kv::MostRows(kv::Narrowed(group.shape, window), 0);
+    const uint64_t held = HeldTokens(sequence, kv::GroupId{static_cast<uint32_t>(i)}) / kTokens;
+    bytes += (most - std::min(most, held)) * group.block_bytes;
+  }
+  return bytes;
+}
+
+// A token and its guesses count alike.
+uint32_t Brings(uint32_t coming) { return RoundUp(coming, kTokens) + kTokens; }
+
 }  // namespace
+
+uint32_t WiderWindow(uint32_t limit, uint32_t widest, uint32_t coming) {
+  return std::min(widest, limit + std::max(kWindowStep, Brings(coming)));
+}
 
 uint32_t NextWindow(const WindowSituation& now) {
   if (now.free_share < kLittleFree) {
@@ -49,13 +72,11 @@ uint32_t NextWindow(const WindowSituation& now) {
     const uint32_t used = std::min(now.limit, now.held);
     return std::clamp(used - std::min(used, kWindowStep), now.start, now.limit);
   }
-  // Before the first token is dropped. A token and its guesses count alike.
-  const uint32_t brings = RoundUp(now.coming, kTokens) + kTokens;
-  if (now.held + brings <= now.limit || now.free_share < kPlentyFree) return now.limit;
-  const uint32_t next = std::min(now.widest, now.limit + std::max(kWindowStep, brings));
+  // Before the first token is dropped.
+  if (now.held + Brings(now.coming) <= now.limit || now.free_share < kPlentyFree) return now.limit;
   // What it will take must not be what makes it shrink again.
-  const double left = now.free_share - (next - now.limit) * now.share_per_token;
-  return left < kLittleFree ? now.limit : next;
+  if (now.free_share - now.share_to_widen < kLittleFree) return now.limit;
+  return WiderWindow(now.limit, now.widest, now.coming);
 }
 
 std::optional<uint32_t> Session::AdaptWindow(uint32_t num_tokens, uint64_t idle_bytes) {
@@ -64,14 +85,14 @@ std::optional<uint32_t> Session::AdaptWindow(uint32_t num_tokens, uint64_t idle_
   const uint32_t widest = plan.workspace.max_window;
   const uint32_t limit = sequence_.window_limit() != 0 ? sequence_.window_limit() : widest;
   if (limit < plan.window.start) return std::nullopt;  // under pressure: not ours to lift
-  const uint32_t next =
-      NextWindow({.start = plan.window.start,
-                  .widest = widest,
-                  .limit = limit,
-                  .held = HeldTokens(sequence_),
-                  .coming = num_tokens,
-                  .free_share = FreeShare(*engine_, idle_bytes),
-                  .share_per_token = ShareOf(*engine_, plan.geometry.BytesPerToken())});
+  const uint64_t more = BytesToFill(sequence_, WiderWindow(limit, widest, num_tokens));
+  const uint32_t next = NextWindow({.start = plan.window.start,
+                                    .widest = widest,
+                                    .limit = limit,
+                                    .held = HeldTokens(sequence_),
+                                    .coming = num_tokens,
+                                    .free_share = FreeShare(*engine_, idle_bytes),
+                                    .share_to_widen = ShareOf(*engine_, more)});
   if (next == limit) return std::nullopt;
   sequence_.LimitWindow(next == widest ? 0 : next);
   return next;

@@ -26,8 +26,11 @@ struct WindowSituation {
   uint32_t held = 0;    // tokens that the widest layer keeps
   uint32_t coming = 0;  // tokens of the next pass
   double free_share = 0;
-  double share_per_token = 0;  // of the pool, that a token takes
+  double share_to_widen = 0;  // of the pool: what WiderWindow() holds once it is full, and this not
 };
+
+// The next step up: what comes and the block that it ends in, or more.
+uint32_t WiderWindow(uint32_t limit, uint32_t widest, uint32_t coming);
 
 // The limit for the next pass, start <= limit <= widest.
 uint32_t NextWindow(const WindowSituation& now);

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "engine/generation.h"
@@ -20,7 +23,7 @@ WindowSituation Now(uint32_t limit, uint32_t held, double free_share) {
           .held = held,
           .coming = 1,
           .free_share = free_share,
-          .share_per_token = 0.0001};
+          .share_to_widen = 0.05};
 }
 
 TEST(DynamicWindow, GrowsBeforeAnythingIsDroppedWhileThereIsPlenty) {
@@ -54,9 +57,9 @@ TEST(DynamicWindow, BetweenThePlentyAndTheLittleNothingChanges) {
 
 TEST(DynamicWindow, DoesNotGrowByWhatWouldMakeItShrinkAgain) {
   WindowSituation now = Now(64, 64, 0.3);
-  now.share_per_token = 0.19 / 256;
+  now.share_to_widen = 0.19;
   EXPECT_EQ(NextWindow(now), 320u);
-  now.share_per_token = 0.21 / 256;
+  now.share_to_widen = 0.21;
   EXPECT_EQ(NextWindow(now), 64u);
 }
 
@@ -96,20 +99,16 @@ TEST(DynamicWindow, InALargePoolItIsTheWidestOneFromTheStart) {
   EXPECT_EQ(a.sequence().window_limit(), 0u);
 }
 
-// Room for the start of the window, and little more.
-std::unique_ptr<Engine> Tight() {
-  kv::WindowPolicy narrow = kUniform;
-  narrow.tokens = kStart;
-  narrow.start = 0;
-  const auto plan = ForecastPlan(Options(narrow));
+// With so many bytes more than the start of the window takes.
+std::unique_ptr<Engine> Tight(kv::WindowPolicy window, uint64_t more_bytes) {
+  const auto plan = ForecastPlan(Options(window));
   EXPECT_TRUE(plan.has_value());
-  auto engine = CreateEngine(Options(kUniform, plan->min_budget_bytes + (uint64_t{256} << 10)));
-  return engine;
+  return CreateEngine(Options(window, plan->min_budget_bytes + more_bytes));
 }
 
 TEST(DynamicWindow, InATightPoolItStaysWithinItAndTheSameEachTime) {
   const std::vector<TokenId> tokens = RandomTokens(1500, 4);
-  const auto engine = Tight();
+  const auto engine = Tight(kUniform, uint64_t{256} << 10);
   ASSERT_NE(engine, nullptr);
   std::optional<std::vector<float>> first;
   for (int round = 0; round < 2; ++round) {
@@ -119,6 +118,40 @@ TEST(DynamicWindow, InATightPoolItStaysWithinItAndTheSameEachTime) {
     if (!first) first = logits;
     EXPECT_EQ(logits, *first);
   }
+}
+
+// Beside others that hold something and do nothing.
+TEST(DynamicWindow, ASessionNeverMakesItselfShrink) {
+  const std::vector<TokenId> tokens = RandomTokens(900, 7);
+  bool grows = false, stops_short = false;
+  for (const kv::WindowShape shape : {kv::WindowShape::kUniform, kv::WindowShape::kLayered}) {
+    kv::WindowPolicy window = kUniform;
+    window.shape = shape;
+    const auto engine = CreateEngine(Options(window));
+    ASSERT_NE(engine, nullptr);
+    const uint32_t widest = engine->plan().workspace.max_window;
+    std::vector<Session> others;
+    for (bool room = true; room;) {
+      uint32_t before = kStart;
+      Session session = engine->NewSession();
+      for (size_t at = 0; at < tokens.size() && room; at += 20) {
+        const auto step = std::span(tokens).subspan(at, 20);
+        room = session.Feed(step, {}, [](size_t, std::span<float>) {}).has_value();
+        const uint32_t limit = session.sequence().window_limit();
+        const uint32_t now = limit != 0 ? limit : widest;
+        if (!room) break;
+        ASSERT_GE(now, before) << others.size() << " others, at " << at;
+        before = now;
+      }
+      grows = grows || before > kStart;
+      stops_short = stops_short || (room && before < widest);
+      others.push_back(engine->NewSession());
+      const auto few = std::span(tokens).first(32);
+      room = room && others.back().Feed(few, {}, [](size_t, std::span<float>) {}).has_value();
+    }
+  }
+  EXPECT_TRUE(grows);
+  EXPECT_TRUE(stops_short);
 }
 
 TEST(DynamicWindow, OneSessionGivesWayToAnother) {

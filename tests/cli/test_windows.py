@@ -93,7 +93,7 @@ class Windows(Case):
         self.assertEqual(grown["truncated_tokens"], 144)
         self.assertNotIn("start", self.json_of(*run, "--window", "64..64")["window"])
         done = self.ok(*run, "--window", "64..256", "-v")
-        self.assertRegex(done.err.decode(), "the window holds 256 tokens now")
+        self.assertRegex(done.err.decode(), "a layer keeps up to 256 tokens now")
         # It is planned as the narrow one, and takes what the budget has left.
         plan = ["plan", "-m", MODEL, "--ctx", 128, "--window-shape", "uniform", "--json"]
         narrow = self.json_of(*plan, "--budget", "1G", "--window", 64)
