@@ -150,8 +150,32 @@ def server_budgets(path):
     return {"smallest": least, "twice": 2 * least, "streamed": found["min_streamed_bytes"]}
 
 
+class Growth:
+    """What a server's memory grows by from the 50th of a load to its end, each time with no KV left."""
+
+    FIRST = 50
+
+    def __init__(self, running, load, count):
+        first = min(self.FIRST, count // 2)
+        self.wrong = load(running, range(first))
+        self.left = running.blocks_left()
+        before, self.before = running.anonymous(), running.resident()
+        self.wrong += load(running, range(first, count))
+        self.left += running.blocks_left()
+        self.slope = (running.anonymous() - before) / (count - first)
+        self.after = running.resident()
+
+    def holds(self):
+        """A2, A7: RSS within 2 %, less than 1 KiB of anonymous memory each, no block left."""
+        return self.after <= 1.02 * self.before and self.slope < 1024 and self.left == 0
+
+    def __str__(self):
+        return (f"RSS {self.before / 1e6:.2f} and {self.after / 1e6:.2f} MB, {self.slope:.0f} bytes each, "
+                f"{self.left} bytes of KV left")
+
+
 def serve_in_cages(name, path, load, what, counts):
-    """So many of a load at each budget, with trims at random moments; memory must not creep."""
+    """So many of a load at each budget; memory must not creep."""
     import cage
     import served
 
@@ -160,16 +184,14 @@ def serve_in_cages(name, path, load, what, counts):
         for size, budget in server_budgets(copy).items():
             count = counts[size]
             with served.Served(copy, budget, "--ctx", 2048, "--sessions", 2) as running:
-                wrong, anonymous = load(running, count)
+                growth = Growth(running, load, count)
             outcome = running.outcome
-            line(f"{name}, {size} budget: {count} {what} and trims, no kill, PSS <= budget",
-                 not wrong and not outcome.killed and outcome.peak_pss <= budget,
-                 f"{len(wrong)} wrong {wrong[:1]}; {outcome}")
+            line(f"{name}, {size} budget: {count} {what}, no kill, PSS <= budget",
+                 not growth.wrong and not outcome.killed and outcome.peak_pss <= budget,
+                 f"{len(growth.wrong)} wrong {growth.wrong[:1]}; {outcome}")
             if count >= 1000:
-                early, late = (statistics.median_high(part)
-                               for part in (anonymous[40:60], anonymous[-20:]))
-                line(f"A2 {name}: anonymous memory after {count} {what} within 2 % of that after 50",
-                     late <= 1.02 * early, f"{early / 1e6:.2f} and {late / 1e6:.2f} MB")
+                line(f"A2, A7: {name}, {size}: RSS after {count} {what} within 2 % of that after 50, "
+                     "< 1 KiB of anonymous memory each", growth.holds(), str(growth))
 
 
 def server(paths):
@@ -177,11 +199,11 @@ def server(paths):
     import served
 
     for model in ("smollm2", "gemma3"):
-        serve_in_cages(model, paths[model], served.one_shots, "one-shot prompts",
+        serve_in_cages(model, paths[model], served.one_shots, "one-shot prompts and trims",
                        {"smallest": 2000, "twice": 2000, "streamed": 500})
     for shape, count in (("0.5b", 2000), ("1.5b", 500)):
         path = must(["bench/make-model", f"qwen2.5-{shape}", "Q4_0"]).stdout.strip()
-        serve_in_cages(f"Qwen2.5-{shape} shape", path, served.one_shots, "one-shot prompts",
+        serve_in_cages(f"Qwen2.5-{shape} shape", path, served.one_shots, "one-shot prompts and trims",
                        {"smallest": count, "twice": 200, "streamed": 50})
 
 
@@ -190,33 +212,20 @@ def sessions(paths):
     import served
 
     for model in ("smollm2", "gemma3"):
-        serve_in_cages(model, paths[model], served.sessions, "sessions",
+        serve_in_cages(model, paths[model], served.sessions, "sessions and trims",
                        {"smallest": 1000, "twice": 1000, "streamed": 200})
     for shape in ("0.5b", "1.5b"):
         path = must(["bench/make-model", f"qwen2.5-{shape}", "Q4_0"]).stdout.strip()
-        serve_in_cages(f"Qwen2.5-{shape} shape", path, served.sessions, "sessions",
+        serve_in_cages(f"Qwen2.5-{shape} shape", path, served.sessions, "sessions and trims",
                        {"smallest": 200, "twice": 100, "streamed": 20})
 
 
 def aborts(paths):
-    """A7: 1,000 streams that their readers leave."""
-    import cage
+    """1,000 streams that their readers leave."""
     import served
 
-    with tempfile.TemporaryDirectory(dir=pathlib.Path(paths["smollm2"]).parent) as folder:
-        copy = cage.private_copy(paths["smollm2"], folder)
-        budget = server_budgets(copy)["smallest"]
-        with served.Served(copy, budget, "--ctx", 2048, "--sessions", 2) as running:
-            wrong, anonymous = served.aborts(running, 1000)
-            left = running.blocks_left()
-        outcome = running.outcome
-        # KV of idle prefixes comes and goes: of the second half, when they fill what they may.
-        late = anonymous[len(anonymous) // 2:]
-        slope = statistics.linear_regression(range(len(late)), late).slope
-        line("A7: 1,000 aborted streams: anonymous memory grows by less than 1 KiB each, no block is left",
-             not wrong and slope < 1024 and left == 0 and not outcome.killed
-             and outcome.peak_pss <= budget,
-             f"{slope:.0f} bytes each, {left} left, {len(wrong)} wrong {wrong[:1]}; {outcome}")
+    serve_in_cages("smollm2", paths["smollm2"], served.aborts, "aborted streams",
+                   {"smallest": 1000, "twice": 1000, "streamed": 100})
 
 
 def anonymous(_):

@@ -102,7 +102,10 @@ class Served(Client):
 
     def anonymous(self):
         """Bytes resident now that are no file's."""
-        return cage.fields(f"/proc/{self.caged.process.pid}/status")["RssAnon"] * 1024
+        return self.resident("RssAnon")
+
+    def resident(self, kind="VmRSS"):
+        return cage.fields(f"/proc/{self.caged.process.pid}/status")[kind] * 1024
 
     def mapped(self, path):
         """Bytes of a file that are in its memory now."""
@@ -158,31 +161,35 @@ def trims(server, wrong):
         trimmer.join()
 
 
-def is_answer(status, answer):
-    return status == 200 and answer["choices"][0]["finish_reason"] in ("stop", "length")
+# Loads. Several clients at once do one thing for each index; what went wrong is returned.
 
 
-def one_shots(server, count):
-    """`count` prompts that have nothing in common, from several clients at once, and trims. Returns
-    what went wrong, and anonymous bytes after each prompt."""
-    wrong, anonymous = [], []
+def by_clients(serve, indices):
+    with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+        return [wrong for wrong in pool.map(serve, indices) if wrong]
+
+
+def problem(index, status, answer):
+    """Of an answer that is none; None if it is one."""
+    if status == 200 and answer["choices"][0]["finish_reason"] in ("stop", "length"):
+        return None
+    return index, status, answer
+
+
+def one_shots(server, indices):
+    """Prompts that have nothing in common, and trims."""
 
     def ask(index):
         rng = random.Random(1000003 + index)
-        status, answer = server.complete(words(rng, rng.randrange(4, 60)), rng.randrange(1, 12))
-        if not is_answer(status, answer):
-            wrong.append((index, status, answer))
-        anonymous.append(server.anonymous())
+        return problem(index, *server.complete(words(rng, rng.randrange(4, 60)), rng.randrange(1, 12)))
 
-    with trims(server, wrong), concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
-        list(pool.map(ask, range(count)))
-    return wrong, anonymous
+    with trims(server, wrong := []):
+        wrong += by_clients(ask, indices)
+    return wrong
 
 
-def sessions(server, count):
-    """`count` sessions of two to four turns with a start that all share, several at once, and trims.
-    Returns what went wrong, and anonymous bytes at the end of each session."""
-    wrong, anonymous = [], []
+def sessions(server, indices):
+    """Sessions of two to four turns with a start that all share, and trims."""
     start = words(random.Random(7), 16)
 
     def talk(index):
@@ -191,21 +198,18 @@ def sessions(server, count):
         for _ in range(rng.randrange(2, 5)):
             text += " " + words(rng, rng.randrange(2, 8))
             status, answer = server.complete(text, rng.randrange(1, 12))
-            if not is_answer(status, answer):
-                wrong.append((index, status, answer))
-                return
+            if wrong := problem(index, status, answer):
+                return wrong
             text += answer["choices"][0]["text"]
-        anonymous.append(server.anonymous())
+        return None
 
-    with trims(server, wrong), concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
-        list(pool.map(talk, range(count)))
-    return wrong, anonymous
+    with trims(server, wrong := []):
+        wrong += by_clients(talk, indices)
+    return wrong
 
 
-def aborts(server, count):
-    """`count` streams that are left after a few events, several at once. Returns what went wrong, and
-    anonymous bytes after each."""
-    wrong, anonymous = [], []
+def aborts(server, indices):
+    """Streams that are left after a few events."""
 
     def leave(index):
         rng = random.Random(3000003 + index)
@@ -216,18 +220,13 @@ def aborts(server, count):
             with contextlib.closing(connection):
                 connection.request("POST", "/v1/completions", json.dumps(body))
                 answer = connection.getresponse()
-                if answer.status == 503:
-                    time.sleep(0.05)
-                    continue
-                lines = [answer.readline() for _ in range(2 * rng.randrange(1, 10))]
-                if answer.status != 200 or not all(line.strip() == b"" or line.startswith(b"data: ") for line in lines):
-                    wrong.append((index, answer.status, lines))
-            break
-        anonymous.append(server.anonymous())
+                if answer.status != 503:
+                    lines = [answer.readline() for _ in range(2 * rng.randrange(1, 10))]
+                    events = all(line.startswith(b"data: ") for line in lines if line.strip())
+                    return None if answer.status == 200 and events else (index, lines)
+            time.sleep(0.05)
 
-    with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
-        list(pool.map(leave, range(count)))
-    return wrong, anonymous
+    return by_clients(leave, indices)
 
 
 def ids(seed, count):

@@ -26,7 +26,7 @@ class Server(support.Case):
         model = self.tiny("qwen3")
         with served.Served(model, self.least_budget(model), "--ctx", CONTEXT, "--sessions",
                            2) as server:
-            wrong, _ = served.one_shots(server, 100)
+            wrong = served.one_shots(server, range(100))
             memory = server.memory()
         self.assertEqual(wrong, [])
         self.assertFalse(server.outcome.killed, server.outcome)
@@ -38,7 +38,7 @@ class Server(support.Case):
         model = self.tiny("qwen3")
         with served.Served(model, self.least_budget(model), "--ctx", CONTEXT, "--sessions",
                            2) as server:
-            wrong, _ = served.sessions(server, 40)
+            wrong = served.sessions(server, range(40))
             left = server.blocks_left()
         self.assertEqual(wrong, [])
         self.assertEqual(left, 0)
@@ -91,7 +91,7 @@ class Server(support.Case):
         flags = ("--ctx", 1024, "--sessions", 2)
         planned = caged.plan(model, "300M", 0, *flags, "--server")["parts"]
         with served.Served(model, "300M", *flags) as server:
-            wrong, _ = served.one_shots(server, 20)
+            wrong = served.one_shots(server, range(20))
             memory = server.memory()
         self.assertEqual(wrong, [])
         for tag, expected in planned.items():
