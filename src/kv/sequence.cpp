@@ -106,6 +106,7 @@ Status Sequence::Extend(uint32_t num_tokens) {
   const std::optional<uint32_t> end = CheckedAdd(length_, num_tokens);
   if (!end)
     return Error{ErrorCode::kContextExceeded, "a sequence holds at most 2^32 - 1 tokens", {}};
+  if (num_tokens > 0) Compress();
   const size_t num_blocks = CeilDiv(*end, kTokens);
   for (size_t i = 0; i < tables_.size(); ++i) {
     std::vector<BlockId>& blocks = tables_[i].blocks;
@@ -127,6 +128,7 @@ Status Sequence::Extend(uint32_t num_tokens) {
     }
     for (TailScores& scores : table.scores) scores.BeginPass();
   }
+  if (status) BeginObserving(*end);
   return status;
 }
 
@@ -157,6 +159,7 @@ void Sequence::Commit(uint32_t num_tokens) {
   for (size_t i = 0; i < tables_.size(); ++i) {
     if (num_tokens > 0) {
       for (TailScores& scores : tables_[i].scores) scores.EndPass(num_tokens);
+      tables_[i].prompt.EndPass();
       if (Chooses(i, length_)) Choose(i);
     }
     DropHidden(i);
@@ -169,7 +172,7 @@ bool Sequence::has_tail() const {
 }
 
 uint32_t Sequence::MostAtOnce() const {
-  uint32_t most = UINT32_MAX;
+  uint32_t most = observes() ? limits_.compression.at - length_ : UINT32_MAX;
   for (size_t i = 0; i < tables_.size(); ++i) {
     if (geometry_->groups[i].shape.tail == 0) continue;
     const Window w = window(GroupId{static_cast<uint32_t>(i)});
@@ -229,7 +232,7 @@ void Sequence::DropHidden(size_t group) {
   const GroupId id{static_cast<uint32_t>(group)};
   GroupTable& table = tables_[group];
   const Window w = window(id);
-  const uint32_t begin = (w.tail_begin() + w.tail) / kTokens;
+  const uint32_t begin = (w.tail_begin() + w.tail) / kTokens + table.kept;
   const uint32_t end = FirstVisible(id, length_) / kTokens;
   if (!table.has_gap()) {
     if (end <= begin) return;
@@ -246,10 +249,12 @@ void Sequence::PinFirst(uint32_t tokens) {
 
 void Sequence::LimitWindow(uint32_t tokens) {
   if (tokens == limits_.window) return;
+  ForgetCompression();
   for (size_t i = 0; i < tables_.size(); ++i) {
     tables_[i].horizon = FirstVisible(GroupId{static_cast<uint32_t>(i)}, length_);
     const bool narrows = tokens != 0 && tokens < geometry_->groups[i].shape.window;
     tables_[i].tail_is_lost = tables_[i].tail_is_lost || narrows;
+    if (tokens != 0) tables_[i].kept = tables_[i].in_place = 0;
   }
   limits_.window = tokens;
   for (size_t i = 0; i < tables_.size(); ++i) DropHidden(i);
@@ -283,7 +288,8 @@ uint32_t Sequence::hidden_tokens() const {
     const GroupId group{static_cast<uint32_t>(i)};
     const uint32_t first = FirstVisible(group, length_ - 1);
     const Window w = window(group);
-    hidden = std::min(hidden, first - std::min(first, w.sinks + w.tail));
+    const uint32_t kept = w.sinks + w.tail + tables_[i].kept * kTokens;
+    hidden = std::min(hidden, first - std::min(first, kept));
   }
   return hidden;
 }
@@ -298,6 +304,9 @@ bool Sequence::Sees(size_t group, uint32_t length) const {
   const Window w = window(GroupId{static_cast<uint32_t>(group)});
   if (w.tail != 0 && length > w.sinks) return false;  // scores cannot forget what came behind
   const uint32_t first = w.FirstVisible(length);
+  if (table.kept != 0) {
+    return length <= table.in_place * kTokens || length >= limits_.compressed_at;
+  }
   if (first >= length) return true;
   if (table.has_gap() && length <= table.gap_begin * kTokens) return true;
   return first >= table.horizon && (!table.has_gap() || first / kTokens >= table.gap_end);
@@ -313,12 +322,13 @@ bool Sequence::CanTruncate(uint32_t length) const {
 
 void Sequence::Truncate(uint32_t length) {
   TAEL_CHECK(CanTruncate(length));
+  if (length < length_) ForgetCompression();
   for (size_t i = tables_.size(); i-- > 0;) {
     ReleaseFrom(i, CeilDiv(length, kTokens));
     if (length < length_) {
       for (TailScores& scores : tables_[i].scores) scores.Forget();
     }
-    if (length < tables_[i].horizon) tables_[i].horizon = 0;
+    if (length < tables_[i].horizon) tables_[i].horizon = tables_[i].kept = 0;
     if (length == 0 && limits_.window == 0) tables_[i].tail_is_lost = false;
   }
   length_ = length;
@@ -337,7 +347,10 @@ Sequence Sequence::Fork() const {
                        .gap_end = table.gap_end,
                        .horizon = table.horizon,
                        .scores = table.scores,
-                       .tail_is_lost = table.tail_is_lost};
+                       .tail_is_lost = table.tail_is_lost,
+                       .prompt = table.prompt,
+                       .kept = table.kept,
+                       .in_place = table.in_place};
     for (size_t b = 0; b < num_blocks; ++b) {
       if (table.bases[b] != nullptr) pool_->AddRef(table.blocks[b]);
     }
@@ -388,7 +401,7 @@ Sequence::View Sequence::Blocks(GroupId group) const {
   const std::span bases(table.bases);
   const Window w = window(group);
   const size_t pinned = w.tail_begin() / kTokens;
-  const size_t tail = table.has_gap() ? w.tail / kTokens : 0;
+  const size_t tail = table.has_gap() ? w.tail / kTokens + table.kept : 0;
   return {.sinks = bases.first(std::min(pinned, bases.size())),
           .tail = tail != 0 ? bases.subspan(pinned, tail) : bases.first(0),
           .blocks = bases.subspan(table.gap_end),

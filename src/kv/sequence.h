@@ -17,6 +17,10 @@
 //   tokens   sinks' blocks | tail, slot by slot | dropped | recent tokens
 //                                          gap_begin    gap_end
 //
+// A prompt that is compressed (prompt_compression.h) leaves such a run, too: the blocks that stay
+// move together, in the table only, and the gap opens behind them. Slots are in the order of the
+// text, and the same tokens for all layers of a group.
+//
 // Blocks may be shared with other sequences and with the prefix index (prefix_index.h). A shared
 // block is never written: a sequence that has to fill the rest of one gets a copy in Extend(), as
 // it does of the tail's blocks.
@@ -33,6 +37,7 @@
 #include "base/result.h"
 #include "kv/block_pool.h"
 #include "kv/layer_group.h"
+#include "kv/prompt_compression.h"
 #include "kv/tail_scores.h"
 #include "kv/window_policy.h"
 
@@ -54,16 +59,17 @@ class Sequence {
   // Makes room for `num_tokens` more in every group, all or nothing, and begins a pass over them.
   // Blocks that will be written although somebody else holds them too, the partly filled last one
   // or a tail's, are copied first (copy-on-write); the copies are part of the same allocation.
-  // Fails: kNoFreeBlocks; then nothing has changed.
+  // Compresses first what is due. Fails: kNoFreeBlocks; then nothing else has changed.
   Status Extend(uint32_t num_tokens);
   // Declares `num_tokens` of the room filled, then frees the blocks of windowed groups that no
-  // later query can see. Requires: Extend() made the room; where has_tail(), all of it or nothing,
-  // and MostAtOnce() at most.
+  // later query can see. Requires: Extend() made the room; where has_tail() or observes(), all of
+  // it or nothing, and MostAtOnce() at most.
   void Commit(uint32_t num_tokens);
 
   // Whether any window keeps a tail. Then attention adds what each token gets to Masses().
   bool has_tail() const;
-  // How many tokens one pass may bring: a tail's next choice must not fall into it.
+  // How many tokens one pass may bring: a tail's next choice must not fall into it, nor the end of
+  // a prompt that is compressed there.
   uint32_t MostAtOnce() const;
   // Of the layer at `index` in its group, by slot (tail_scores.h): for a pass to add to. Empty
   // where the group keeps no tail now.
@@ -73,12 +79,31 @@ class Sequence {
   // Positions of the tokens in such a layer's tail; empty before the first choice.
   std::span<const uint32_t> TailPositions(GroupId group, size_t index) const;
 
+  // The prompt that ends at plan.at is compressed once it is held: by Compress(), or when more
+  // follows. Attention adds what the queries from observe_from() on give to Observed(). Replaces
+  // what was planned before; going back with Truncate() gives the plan up. Layers with windows of
+  // their own keep theirs. Nothing is planned for a prompt that is held already, nor where
+  // LimitWindow() holds.
+  void CompressAt(const Compression& plan);
+  // Whether a prompt is still to be compressed that is not yet whole.
+  bool observes() const { return limits_.compression.at > length_; }
+  // Whether one is whole, and not yet compressed.
+  bool is_due() const { return limits_.compression.at != 0 && !observes(); }
+  // The first query whose attention counts: who adopts KV adopts none behind it.
+  uint32_t observe_from() const { return limits_.compression.observe_from; }
+  // Of a group, by slot as View has them: for a pass to add to. Empty where nobody asks.
+  std::span<int64_t> Observed(GroupId group);
+  // Lets go of blocks if the prompt is whole: shared ones lose a reference and are not written.
+  void Compress();
+  // How many tokens compression has let go of, in each layer that has no window of its own.
+  uint32_t compressed_tokens() const;
+
   // The first `tokens` (a system prompt) stay like sinks where there are sinks, but fill at most
   // half of a window. Requires: length() == 0.
   void PinFirst(uint32_t tokens);
   // From the next query on no window is wider than `tokens` (0: than the policy's); frees at once
   // what no longer is seen. What is gone stays gone: lifting the limit lets the window grow again,
-  // without a tail.
+  // without a tail and without what compression had left of a prompt.
   void LimitWindow(uint32_t tokens);
   uint32_t window_limit() const { return limits_.window; }  // 0: none
   // What queries see of a group now.
@@ -125,7 +150,7 @@ class Sequence {
   // the next non-const call.
   struct View {
     std::span<const std::byte* const> sinks;
-    std::span<const std::byte* const> tail;  // all of its slots are seen
+    std::span<const std::byte* const> tail;  // or what is left of a prompt; all slots are seen
     std::span<const std::byte* const> blocks;
     uint32_t first_token = 0;  // of blocks[0]: multiple of 16
     uint32_t tail_slot = 0;    // of tail[0]
@@ -148,6 +173,9 @@ class Sequence {
     uint32_t horizon = 0;  // tokens behind the sinks and before this were given up for good
     std::vector<TailScores> scores = {};  // of each layer, in groups with a tail
     bool tail_is_lost = false;            // LimitWindow() took it
+    PromptScores prompt = {};             // while a prompt is observed
+    uint32_t kept = 0;                    // blocks that compression left, from the first place on
+    uint32_t in_place = 0;                // of these, first ones that are where they were
 
     bool has_gap() const { return gap_begin < gap_end; }
   };
@@ -156,12 +184,17 @@ class Sequence {
     uint32_t pinned = 0;           // tokens of PinFirst()
     uint32_t window = 0;           // of LimitWindow(); 0: none
     uint32_t intact = UINT32_MAX;  // the first token that saw what others would not
+    Compression compression = {};  // to come
+    uint32_t compressed_at = 0;    // the length when it was done last
   };
   template <class Visit>
   void VisitShared(size_t group, uint32_t end, const Visit& visit) const;
   void TakeCopies(size_t group, uint32_t end);
   bool Chooses(size_t group, uint32_t length) const;
   void Choose(size_t group);
+  void ForgetCompression();
+  void BeginObserving(uint32_t end);
+  void CompressGroup(GroupTable& table, const Compression& plan);
   void ReleaseFrom(size_t group, size_t first_block);
   void ReleaseAll();
   void DropBlock(GroupTable& table, size_t block);
