@@ -87,6 +87,11 @@ void AnswerSource::SetTruncated(uint32_t tokens) {
   usage_.truncated_tokens = tokens;
 }
 
+void AnswerSource::SetCompressed(uint32_t tokens) {
+  const std::lock_guard lock(mutex_);
+  usage_.compressed_tokens = tokens;
+}
+
 void AnswerSource::SetTimings(const Timings& timings) {
   const std::lock_guard lock(mutex_);
   timings_ = timings;

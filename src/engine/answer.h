@@ -42,6 +42,7 @@ struct Usage {
   uint32_t completion_tokens = 0;  // of all choices
   uint32_t cached_tokens = 0;      // of the prompt, shared with other requests
   uint32_t truncated_tokens = 0;   // of the prompt, outside the window when its answer began
+  uint32_t compressed_tokens = 0;  // of the prompt, let go of when it had been read
 };
 
 // The reader's side. Any thread may call anything; one of them reads. An answer that nobody holds
@@ -99,6 +100,7 @@ class AnswerSource final : public Answer {
   void Fail(Error error);
   void SetCached(uint32_t tokens);
   void SetTruncated(uint32_t tokens);
+  void SetCompressed(uint32_t tokens);
   void SetTimings(const Timings& timings);
 
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }

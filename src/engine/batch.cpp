@@ -62,7 +62,8 @@ class BatchPass {
     TAEL_RETURN_IF_ERROR(CheckTokens(engine_, item.tokens));
     if (item.tokens.size() > item.session->sequence_.MostAtOnce()) {
       return Error{ErrorCode::kInvalidArgument, "more tokens than the session takes at once",
-                   std::to_string(item.tokens.size()) + ", up to its next choice of old tokens " +
+                   std::to_string(item.tokens.size()) +
+                       ", up to its next choice of old tokens, or the end of its prompt, " +
                        std::to_string(item.session->sequence_.MostAtOnce()) +
                        ": give the rest to the next"};
     }
@@ -94,7 +95,8 @@ class BatchPass {
       kv::Sequence& sequence = item.session->sequence_;
       const auto count = static_cast<uint32_t>(item.tokens.size());
       const uint32_t kept = item.keep != nullptr ? *item.keep : count;
-      TAEL_CHECK(kept <= count && (kept == count || kept == 0 || !sequence.has_tail()));
+      TAEL_CHECK(kept <= count &&
+                 (kept == count || kept == 0 || !(sequence.has_tail() || sequence.observes())));
       sequence.Commit(kept);
       if (kept < count) sequence.Truncate(sequence.length());
     }

@@ -26,6 +26,7 @@ PlanRequest RequestOf(const EngineOptions& options, size_t num_threads, uint64_t
           .kv_safety = options.kv_safety,
           .auto_on_reference = options.auto_on_reference,
           .window = options.window,
+          .compress = options.compress,
           .tokenizer_bytes = tokenizer_bytes,
           .runtime_bytes = options.runtime_bytes,
           .server_bytes = options.server_bytes};
@@ -120,9 +121,9 @@ Status Engine::Reserve() {
   runtime_.SetUsed(runtime_.bytes() - std::min(runtime_.bytes(), kRuntimeHeadroom));
   kernel_.SetUsed(kernel_.bytes());
   tokenizer_bytes_.SetUsed(tokenizer_bytes_.bytes());
-  if (plan_.tail_bytes == 0) return {};
-  TAEL_ASSIGN_OR_RETURN(tails_, budget_->Reserve(MemoryTag::kKv, plan_.tail_bytes));
-  tails_.SetUsed(tails_.bytes());
+  if (plan_.score_bytes == 0) return {};
+  TAEL_ASSIGN_OR_RETURN(scores_, budget_->Reserve(MemoryTag::kKv, plan_.score_bytes));
+  scores_.SetUsed(scores_.bytes());
   return {};
 }
 
@@ -165,6 +166,14 @@ Session Session::Fork() const {
   kv::Sequence sequence = sequence_.Fork();
   sequence.ReserveTables(engine_->context_length());
   return {*engine_, std::move(sequence)};
+}
+
+void Session::PlanCompression(uint32_t prompt_tokens) {
+  const kv::Compression plan = kv::PlanCompression(engine_->plan().compress, prompt_tokens);
+  if (plan.at != 0 && length() > plan.observe_from && CanTruncate(plan.observe_from)) {
+    Truncate(plan.observe_from);
+  }
+  sequence_.CompressAt(plan);
 }
 
 Status Session::Feed(std::span<const TokenId> tokens, const FeedOptions& options, Sink sink) {

@@ -47,11 +47,12 @@ struct EngineOptions {
   std::optional<kernels::KvTypes> kv_type = {};  // none: f16, or f32 with kReference
   bool kv_auto = false;  // without kv_type on the fast path: by layer (kv_types.h)
   std::optional<KvSafety> kv_safety = {};  // with kv_auto: what was measured of the model
-  bool auto_on_reference = false;  // kv_auto on the reference path, too, which else keeps f32
-  kv::WindowPolicy window = {};    // tokens kAuto: chosen (plan.h)
-  uint64_t runtime_bytes = 0;      // of the process itself; 0: measured
-  bool poison_freed = false;       // debugging: freed KV blocks read as NaN
-  bool commit_kv = false;          // all KV pages at start, instead of as tokens come
+  bool auto_on_reference = false;    // kv_auto on the reference path, too, which else keeps f32
+  kv::WindowPolicy window = {};      // tokens kAuto: chosen (plan.h)
+  kv::CompressPolicy compress = {};  // of prompts, in sessions that PlanCompression()
+  uint64_t runtime_bytes = 0;        // of the process itself; 0: measured
+  bool poison_freed = false;         // debugging: freed KV blocks read as NaN
+  bool commit_kv = false;            // all KV pages at start, instead of as tokens come
   mem::Backing kv_backing = mem::Backing::kPrivate;
   std::optional<exec::WarmUp> warm_up = {};  // none: chosen by whether a CPU is spare
   bool lock_weights = false;  // keep the kernel from dropping weights, where it lets us
@@ -122,7 +123,7 @@ class Engine {
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<tokenizer::Tokenizer> tokenizer_;
   MemoryPlan plan_;
-  mem::Reservation weights_, tokenizer_bytes_, kernel_, runtime_, tails_;
+  mem::Reservation weights_, tokenizer_bytes_, kernel_, runtime_, scores_;
   exec::CpuChoice cpus_;
   std::unique_ptr<exec::ThreadTeam> team_;
   std::unique_ptr<kv::BlockPool> pool_;
@@ -167,8 +168,22 @@ class Session {
   // to Feed(). Requires: length() is 0; the index is of this engine's pool.
   uint32_t Adopt(kv::PrefixIndex& index, std::span<const TokenId> tokens, uint64_t salt,
                  uint32_t most) {
-    return index.Adopt(tokens, salt, most, sequence_);
+    return index.Adopt(tokens, salt, std::min(most, MostAdopted()), sequence_);
   }
+  // Tokens of a prompt that may be taken over from others: those whose attention chooses what stays
+  // are computed.
+  uint32_t MostAdopted() const {
+    return sequence_.observes() ? sequence_.observe_from() : UINT32_MAX;
+  }
+
+  // A prompt of so many tokens, of which the session holds the first length(), is compressed once
+  // it is held, where the engine's options say so. May forget a few of the tokens that it holds, so
+  // that they are computed again and looked at. Whoever feeds the prompt calls Compress() behind
+  // it; otherwise that is done when more follows.
+  void PlanCompression(uint32_t prompt_tokens);
+  void Compress() { sequence_.Compress(); }
+  // Tokens that compression has let go of (kv::Sequence says where).
+  uint32_t compressed_tokens() const { return sequence_.compressed_tokens(); }
 
   // Forgets tokens from the end. Requires: CanTruncate(length).
   void Truncate(uint32_t length) { sequence_.Truncate(length); }

@@ -31,6 +31,7 @@ class Generation final : private AnswerListener {
                                       Clock::now(), *this));
     result_.tokens.reserve(writer_->planned_tokens() + 1 - prompt.size() + 1);
     result_.prompt_tokens = static_cast<uint32_t>(prompt.size());
+    session_.PlanCompression(result_.prompt_tokens);
     result_.cached_tokens = session_.length();
     while (!writer_->ended()) {
       const Status status = FeedNext();
@@ -76,6 +77,8 @@ class Generation final : private AnswerListener {
         [&](size_t, size_t index, std::span<float> logits) { writer_->OnLogits(index, logits); }));
     const double took = Milliseconds(Clock::now() - start);
     if (session_.length() == result_.prompt_tokens) {
+      session_.Compress();
+      result_.compressed_tokens = session_.compressed_tokens();
       result_.truncated_tokens = session_.dropped_tokens();
     }
     if (callbacks_.on_prefill && session_.length() <= result_.prompt_tokens &&

@@ -74,6 +74,7 @@ struct GenerateResult {
   uint32_t cached_tokens = 0;  // of the prompt, found in the session
   // Of the prompt, so old that a window showed them in no layer when the answer began.
   uint32_t truncated_tokens = 0;
+  uint32_t compressed_tokens = 0;  // of the prompt, let go of when it had been read
   FinishReason finish_reason = FinishReason::kStop;
   Timings timings;
   std::vector<sample::LogProbs> logprobs;  // one per token, if asked for
@@ -82,10 +83,11 @@ struct GenerateResult {
 };
 
 // Answers `prompt`, of which the session holds the first session.length() tokens already.
-// Afterwards the session holds the prompt and the answer's tokens but the last, so that
-// `prompt + tokens` is what it knows and session.length() how much of that.
-// Fails: kInvalidArgument (options; no prompt tokens, or none that the session does not hold yet;
-// ids outside the vocabulary); kContextExceeded, naming both numbers; kOutOfBudget.
+// Compresses it where the engine's options say so; a session that answers again compresses all of
+// its text anew, and what is gone stays gone. Afterwards the session holds the prompt and the
+// answer's tokens but the last, so that `prompt + tokens` is what it knows and session.length() how
+// much of that. Fails: kInvalidArgument (options; no prompt tokens, or none that the session does
+// not hold yet; ids outside the vocabulary); kContextExceeded, naming both numbers; kOutOfBudget.
 Result<GenerateResult> Generate(Session& session, std::span<const TokenId> prompt,
                                 const GenerateOptions& options,
                                 const GenerateCallbacks& callbacks = {});

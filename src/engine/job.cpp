@@ -23,7 +23,9 @@ Job::Clock::time_point Due(const Request& request, Job::Clock::time_point arriva
 void Choice::NoteDropped() {
   const uint32_t dropped = session->dropped_tokens();
   dropped_tokens = std::max(dropped_tokens, dropped);
-  if (index == 0 && held() == job.request.prompt.size()) job.answer->SetTruncated(dropped);
+  if (index != 0 || held() != job.request.prompt.size()) return;
+  job.answer->SetTruncated(dropped);
+  job.answer->SetCompressed(session->compressed_tokens());
 }
 
 size_t Choice::Flush() {

@@ -38,7 +38,7 @@ class Choice final : public AnswerListener {
   uint32_t pending() const { return static_cast<uint32_t>(writer->history().size()) - held(); }
   bool decodes() const { return pending() == 1; }
 
-  // Notes what a window has dropped so far. Requires: a session.
+  // Notes what a window, or compression, has dropped so far. Requires: a session.
   void NoteDropped();
   // Gives the reader what has come; returns how many tokens.
   size_t Flush();

@@ -180,6 +180,7 @@ class Planner {
     plan_.draft_tokens = DraftTokens(request);
     plan_.window = request.window;
     plan_.kv_reason = AutoFor(model, request).value_or(KvReason::kAsked);
+    plan_.compress = request.compress;
     SetWindow(LeastContext());
     plan_.workspace.num_threads = request.num_threads;
     plan_.workspace.compute = request.compute;
@@ -273,6 +274,12 @@ class Planner {
     return plan_;
   }
 
+  uint64_t ScoreBytes(uint32_t context) const {
+    const bool compresses = plan_.compress.on();
+    return kv::TailBytes(plan_.geometry) +
+           (compresses ? kv::PromptScoreBytes(plan_.geometry, context) : 0);
+  }
+
   // Slabs for all sessions, whose windows are narrowed to `window` (0: to nothing less than
   // theirs).
   uint64_t KvCapacity(uint32_t context, uint32_t window) const {
@@ -312,11 +319,11 @@ class Planner {
     if (request_.window.tokens == kv::WindowPolicy::kAuto) SetWindow(context);
     plan_.kv_capacity_bytes =
         KvCapacity(context, plan_.window.start) + more_slabs_ * plan_.slab_bytes;
-    plan_.tail_bytes = plan_.max_sessions * kv::TailBytes(plan_.geometry);
+    plan_.score_bytes = plan_.max_sessions * ScoreBytes(context);
     Part(MemoryTag::kWeights) = WeightsBytes();
     Part(MemoryTag::kKv) = plan_.kv_capacity_bytes +
                            plan_.kv_capacity_bytes / plan_.slab_bytes * kBookkeepingPerSlab +
-                           plan_.tail_bytes;
+                           plan_.score_bytes;
     Part(MemoryTag::kActivations) = exec::Workspace::PlanBytes(model_, plan_.workspace);
     Part(MemoryTag::kKernel) = 0;
     const uint64_t parts = Sum();
@@ -458,6 +465,11 @@ Result<MemoryPlan> MakePlan(const model::Model& model, const PlanRequest& reques
         std::to_string(least) + " tokens asked for, trained for " + std::to_string(trained)};
   }
   TAEL_RETURN_IF_ERROR(kv::CheckWindow(window));
+  if (request.compress.on() && window.tokens != 0) {
+    return Error{ErrorCode::kInvalidArgument, "prompts are not compressed inside a window",
+                 "a window has dropped most of a prompt before its question is read; leave "
+                 "--window or --compress-prompt out"};
+  }
   return Planner(model, request).Make();
 }
 

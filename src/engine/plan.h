@@ -13,6 +13,7 @@
 #include "exec/workspace.h"
 #include "kernels/kernels.h"
 #include "kv/layer_group.h"
+#include "kv/prompt_compression.h"
 #include "kv/window_policy.h"
 #include "mem/memory_budget.h"
 #include "model/model.h"
@@ -38,6 +39,7 @@ struct PlanRequest {
   // kAuto: as long as the context that fits, and uniform where that is all the model was trained
   // for.
   kv::WindowPolicy window = {};
+  kv::CompressPolicy compress = {};  // of prompts
   uint64_t tokenizer_bytes = 0;
   uint64_t runtime_bytes = 0;  // 0: measured; tests inject, so that budgets are the same each time
   uint64_t server_bytes = 0;   // part `server`
@@ -58,12 +60,15 @@ struct MemoryPlan {
   uint32_t trained_context = 0;
   uint32_t context_length = 0;
   uint32_t max_sessions = 1;
-  uint32_t draft_tokens = 0;  // that a pass can check exactly
-  kv::WindowPolicy window;    // as asked for; where that was kAuto, tokens and shape are chosen
-  kv::Geometry geometry;      // with the windows of the policy and the KV types of each layer
+  uint32_t draft_tokens = 0;    // that a pass can check exactly
+  kv::WindowPolicy window;      // as asked for; where that was kAuto, tokens and shape are chosen
+  kv::CompressPolicy compress;  // of prompts, as asked for
+  kv::Geometry geometry;        // with the windows of the policy and the KV types of each layer
   KvReason kv_reason = KvReason::kAsked;
   uint64_t kv_capacity_bytes = 0;
-  uint64_t tail_bytes = 0;  // scores of all sessions' tails (kv/tail_scores.h); in the part `kv`
+  // Scores of all sessions' tails (kv/tail_scores.h) or prompts (kv/prompt_compression.h); in the
+  // part `kv`.
+  uint64_t score_bytes = 0;
   uint64_t slab_bytes = 0;
   exec::WorkspaceShape workspace;
 
@@ -78,7 +83,7 @@ struct MemoryPlan {
 
 // The plan for this request, whether it fits or not (fits() tells).
 // Fails: kInvalidArgument for a context or a window of more tokens than the model was trained for,
-// and as CheckWindow().
+// as CheckWindow(), and for prompts that are compressed inside a window.
 Result<MemoryPlan> MakePlan(const model::Model& model, const PlanRequest& request);
 
 // How far the budget of a plan reaches; zeros for one that does not fit.

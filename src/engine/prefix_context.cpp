@@ -57,7 +57,7 @@ Result<kv::PrefixContext> MakePrefixContext(const Engine& engine) {
   context.window =
       ByLayer(plan.geometry, [](const kv::LayerShape& shape) { return shape.window; }) + "sinks " +
       ByLayer(plan.geometry, [](const kv::LayerShape& shape) { return shape.sinks; });
-  if (plan.tail_bytes != 0) context.window += "by attention";
+  if (plan.window.evict == kv::Evict::kHeavy) context.window += "by attention";
   return context;
 }
 

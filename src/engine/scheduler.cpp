@@ -51,8 +51,8 @@ Result<std::unique_ptr<Scheduler>> Scheduler::Create(Engine& engine,
   if (filled.max_running == 0) {
     filled.max_running = std::min(engine.plan().max_sessions, engine.max_batch_tokens());
   }
-  // The scores of tails are planned for so many sequences; blocks alone more could share.
-  if (engine.plan().tail_bytes != 0) {
+  // Scores of attention are planned for so many sequences; blocks alone more could share.
+  if (engine.plan().score_bytes != 0) {
     filled.max_running = std::min(filled.max_running, engine.plan().max_sessions);
   }
   TAEL_RETURN_IF_ERROR(CheckOptions(engine, filled));

@@ -102,6 +102,7 @@ Status SchedulerLoop::MakeChoices(Job& job) {
 void SchedulerLoop::OpenSession(Choice& choice) {
   choice.session = engine_.NewSession();
   choice.session->PinFirst(choice.job.request.system_tokens);
+  choice.session->PlanCompression(static_cast<uint32_t>(choice.job.request.prompt.size()));
   if (index_ == nullptr) return;
   const std::span<const TokenId> history = choice.writer->history();
   choice.session->Adopt(*index_, history, choice.job.request.salt,
@@ -115,13 +116,14 @@ void SchedulerLoop::WaitForWhoComputes(Choice& choice) {
   choice.shared_tokens = choice.held();
   if (index_ == nullptr) return;
   const std::span<const TokenId> history = choice.writer->history();
+  const size_t most = std::min<size_t>(history.size() - 1, choice.session->MostAdopted());
   Job* owner = nullptr;
   for (const auto& job : active_) {
     if (job->request.salt != choice.job.request.salt || job->full_since) continue;
     for (const auto& other : job->choices) {
       if (other->state != State::kRuns || other->serial >= choice.serial) continue;
       if (other->decodes()) continue;
-      const uint32_t common = CommonRows(history, other->writer->history(), history.size() - 1);
+      const uint32_t common = CommonRows(history, other->writer->history(), most);
       if (common <= choice.shared_tokens || common <= other->held()) continue;
       choice.computes_for_us = other->serial;
       choice.shared_tokens = common;

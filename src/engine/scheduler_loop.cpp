@@ -174,6 +174,7 @@ void SchedulerLoop::AfterPass(double milliseconds) {
     Choice& choice = *part.choice;
     if (!part.decodes) CountComputed(choice, static_cast<uint32_t>(part.feed.tokens.size()));
     choice.num_computed = std::max(choice.num_computed, choice.held());
+    CompressPrompt(choice);
     choice.NoteDropped();
     if (part.feed.num_logits > 0) ForkFollowers(choice);
     choice.writer->EndPass(alone ? std::optional(milliseconds) : std::nullopt);
@@ -182,6 +183,14 @@ void SchedulerLoop::AfterPass(double milliseconds) {
   }
   ForgetDone();
   TellStats(false);
+}
+
+// Others may have all of the prompt's rows; the other choices share what is left of it.
+void SchedulerLoop::CompressPrompt(Choice& choice) {
+  if (!choice.session->sequence().is_due()) return;
+  Publish(choice);
+  choice.session->Compress();
+  ++room_version_;
 }
 
 void SchedulerLoop::CountComputed(const Choice& choice, uint32_t num_tokens) {

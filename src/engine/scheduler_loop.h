@@ -64,6 +64,7 @@ class SchedulerLoop final : private Reclaimable {
   Status Compute();
   bool IsInVain() const;
   void AfterPass(double milliseconds);
+  void CompressPrompt(Choice& choice);
   void CountComputed(const Choice& choice, uint32_t num_tokens);
   void ForkFollowers(Choice& leader);
   void Settle(Choice& choice);

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "exec/attention.h"
+#include "exec/observation.h"
 #include "exec/projection.h"
 #include "model/op_list.h"
 
@@ -163,7 +164,8 @@ void RunLayer(const Pass& pass, uint32_t layer, model::OpKind kind, size_t threa
     case model::OpKind::kRopeStore:
       return RopeStore(pass, layer, thread);
     case model::OpKind::kAttention:
-      return Attend(pass, layer, thread);
+      Attend(pass, layer, thread);
+      return Observe(pass, layer, thread);
     case model::OpKind::kAttentionOutput:
       return AttentionOutput(pass, layer, thread);
     case model::OpKind::kGateUp:

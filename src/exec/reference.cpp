@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <utility>
 
 #include "kernels/kernels.h"
@@ -28,6 +29,7 @@ Reference::Reference(const model::Model& model, uint32_t context_length,
                      std::vector<LayerWindow> windows)
     : model_(model),
       windows_(std::move(windows)),
+      gone_(model.description().num_layers),
       ropes_(model::MakeRopeFrequencies(model.description(), model.weights(), context_length)),
       keys_(model.description().num_layers),
       values_(model.description().num_layers) {
@@ -124,7 +126,51 @@ void Reference::Choose(Tail& tail) const {
   tail.kept = std::move(candidates);
 }
 
+void Reference::set_compression(Compression compression) {
+  compression_ = std::move(compression);
+  compression_.scores.assign(compression_.groups.size(), std::vector<double>(compression_.at));
+}
+
+bool Reference::IsGone(uint32_t layer, uint32_t block) const {
+  return block < gone_[layer].size() && gone_[layer][block];
+}
+
+// Where the attention of the query at position_ counts; null: it does not.
+std::vector<double>* Reference::Observed(uint32_t layer) {
+  Compression& c = compression_;
+  if (position_ < c.observe_from || position_ >= c.at) return nullptr;
+  for (size_t i = 0; i < c.groups.size(); ++i) {
+    if (std::ranges::find(c.groups[i], layer) != c.groups[i].end()) return &c.scores[i];
+  }
+  return nullptr;
+}
+
+// Before the query at position `at` comes.
+void Reference::Compress() {
+  const Compression& c = compression_;
+  for (size_t i = 0; i < c.groups.size(); ++i) {
+    std::vector<std::pair<double, uint32_t>> order;
+    for (uint32_t block = 0; block < c.recent_from / 16; ++block) {
+      if (IsGone(c.groups[i].front(), block)) continue;
+      const auto score = c.scores[i].begin() + block * 16;
+      order.emplace_back(order.empty() ? INFINITY : *std::max_element(score, score + 16), block);
+    }
+    std::ranges::sort(order, std::greater());
+    if (order.size() <= c.blocks) continue;
+    const double last = order[c.blocks - 1].first, loser = order[c.blocks].first;
+    if (c.blocks > 1) least_margin_ = std::min(least_margin_, (last - loser) / last);
+    for (size_t lost = c.blocks; lost < order.size(); ++lost) {
+      const uint32_t block = order[lost].second;
+      for (const uint32_t layer : c.groups[i]) {
+        gone_[layer].resize(std::max<size_t>(gone_[layer].size(), block + 1));
+        gone_[layer][block] = true;
+      }
+    }
+  }
+}
+
 bool Reference::Sees(uint32_t layer, uint32_t token) const {
+  if (IsGone(layer, token / 16)) return false;
   if (HasTail(layer)) return TailSees(tails_[layer], token);
   const LayerWindow& w = windows_[layer];
   return w.window == 0 || token < w.sinks || token + (w.window - w.sinks) > position_;
@@ -138,6 +184,7 @@ Reference::Vector Reference::Attention(uint32_t layer, const Vector& q, const Ve
   const uint32_t kv_dim = l.num_kv_heads * m.head_dim;
   Vector out(q.size());
   Vector weights(position_ + 1);
+  std::vector<double>* observed = Observed(layer);
   for (uint32_t head = 0; head < m.num_heads; ++head) {
     const size_t kv_head = head / (m.num_heads / l.num_kv_heads);
     float largest = -INFINITY;
@@ -161,6 +208,7 @@ Reference::Vector Reference::Attention(uint32_t layer, const Vector& q, const Ve
     }
     for (uint32_t t = 0; t <= position_; ++t) {
       if (!Sees(layer, t)) continue;
+      if (observed != nullptr) (*observed)[t] += double{weights[t] / sum};
       if (HasTail(layer)) tails_[layer].scores[t] += static_cast<double>(weights[t] / sum);
       const float* value = &values_[layer][size_t{t} * kv_dim + kv_head * m.head_dim];
       for (uint32_t d = 0; d < m.head_dim; ++d) {
@@ -211,6 +259,7 @@ std::vector<float> Reference::Feed(TokenId token) {
     for (double& score : tail.scores) score *= 0.998;
     tail.scores.push_back(0);
   }
+  if (compression_.at != 0 && position_ == compression_.at) Compress();
   const model::ModelDescription& m = model_.description();
   const model::Weights& w = model_.weights();
   Vector x(m.model_dim);

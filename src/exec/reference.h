@@ -48,6 +48,24 @@ class Reference {
   void set_tails(std::vector<Tail> tails) { tails_ = std::move(tails); }
   const std::vector<Tail>& tails() const { return tails_; }
 
+  // Prompt compression: the queries from observe_from to at - 1 say which blocks of 16 tokens are
+  // good; of those before recent_from that are still there the first and the best others stay,
+  // `blocks` in all, for queries from `at` on. A block is as good as its best token.
+  struct Compression {
+    uint32_t at = 0;  // 0: none
+    uint32_t observe_from = 0;
+    uint32_t recent_from = 0;
+    uint32_t blocks = 0;
+    std::vector<std::vector<uint32_t>> groups = {};  // layers that choose together; others do not
+    std::vector<std::vector<double>> scores = {};    // by group and position
+  };
+  // Before observe_from; again for a second prompt.
+  void set_compression(Compression compression);
+  // By block of a layer, up to the last that is gone.
+  const std::vector<bool>& gone(uint32_t layer) const { return gone_[layer]; }
+  // Of all choices so far: how far the best loser was behind, relatively.
+  double least_margin() const { return least_margin_; }
+
   // From the next token on.
   void set_windows(std::vector<LayerWindow> windows) { windows_ = std::move(windows); }
 
@@ -65,6 +83,9 @@ class Reference {
   bool HasTail(uint32_t layer) const { return !tails_.empty() && tails_[layer].tail != 0; }
   bool TailSees(const Tail& tail, uint32_t token) const;
   void Choose(Tail& tail) const;
+  bool IsGone(uint32_t layer, uint32_t block) const;
+  std::vector<double>* Observed(uint32_t layer);
+  void Compress();
   Vector Attention(uint32_t layer, const Vector& q, const Vector& sink_q);
   Vector AttentionBlock(uint32_t layer, const Vector& x);
   Vector FfnBlock(uint32_t layer, const Vector& x) const;
@@ -72,6 +93,9 @@ class Reference {
   const model::Model& model_;
   std::vector<LayerWindow> windows_;  // by layer
   std::vector<Tail> tails_;           // by layer
+  Compression compression_;
+  std::vector<std::vector<bool>> gone_;  // by layer and block
+  double least_margin_ = INFINITY;
   std::vector<model::RopeFrequencies> ropes_;
   uint32_t position_ = 0;
   std::vector<Vector> keys_;    // by layer: [position][num_kv_heads * head_dim]

@@ -129,7 +129,7 @@ class HeavyModel : public testing::TestWithParam<Case> {};
 TEST_P(HeavyModel, EqualsTheOracleWhateverTheChunks) {
   const auto engine = MakeEngine(GetParam());
   ASSERT_NE(engine, nullptr);
-  ASSERT_GT(engine->plan().tail_bytes, 0u);
+  ASSERT_GT(engine->plan().score_bytes, 0u);
   const uint32_t window = GetParam().policy.tokens;
   const auto tokens = RandomTokens(2 * window + 121, 1);
   const Expected want = Oracle(*engine, tokens);
