@@ -148,6 +148,7 @@ Result<engine::GenerateResult> Conversation::Answer(std::string text) {
                     {"prompt_tokens", result->prompt_tokens},
                     {"cached_tokens", result->cached_tokens},
                     {"truncated_tokens", result->truncated_tokens},
+                    {"compressed_tokens", result->compressed_tokens},
                     {"completion_tokens", result->completion_tokens()},
                     {"finish_reason", ToString(result->finish_reason)},
                     {"timings", TimingsToJson(result->timings)}});

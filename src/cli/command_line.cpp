@@ -53,13 +53,6 @@ CLI::Option* AddCount(CLI::App* app, const std::string& name, Target& target,
       ->type_name("N");
 }
 
-// Prompts are not compressed yet.
-Result<bool> ParseCompressPrompt(const std::string& text) {
-  if (text == "off") return false;
-  return Error{ErrorCode::kInvalidArgument, text == "auto" ? "not there yet" : "unknown value",
-               text + "; use off"};
-}
-
 void AddOutputFlags(CLI::App* app, OutputFlags& output) {
   app->add_flag("--json", output.json, "One JSON object on stdout, for machines");
   app->add_flag("-v,--verbose", output.verbose, "More on stderr: memory, timings");
@@ -144,8 +137,16 @@ void AddWindowFlags(CLI::App* app, kv::WindowPolicy& window) {
                        })
       ->type_name("HOW")
       ->default_str("drop");
-  AddParsed<bool>(app, "--compress-prompt", "off", ParseCompressPrompt, [](bool) {
-  })->type_name("WHEN");
+}
+
+void AddCompressFlag(CLI::App* app, kv::CompressPolicy& compress) {
+  AddParsed<kv::CompressPolicy>(
+      app, "--compress-prompt",
+      "What stays of a prompt once it has been read: N% of its tokens, or N; those that its end "
+      "looks at. auto: 40% of prompts of more than 256 tokens; off: all",
+      ParseCompressPolicy, [&compress](kv::CompressPolicy policy) { compress = policy; })
+      ->type_name("HOW")
+      ->default_str("off");
 }
 
 void AddModelFlags(CLI::App* app, ModelFlags& model) {
@@ -160,6 +161,7 @@ void AddModelFlags(CLI::App* app, ModelFlags& model) {
   AddCount(app, "--ctx", model.context, "Tokens of context; default: min(trained, what fits)", 1,
            kMaxTokens);
   AddTaskFlag(app, model);
+  AddCompressFlag(app, model.compress);
   AddKvTypeFlags(app, model);
   AddWindowFlags(app, model.window);
   AddParsed<exec::Compute>(app, "--compute",

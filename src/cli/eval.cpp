@@ -107,6 +107,7 @@ Result<LoadedEngine> LoadFull(const EvalOptions& options, engine::EngineOptions 
                               const engine::MemoryPlan& own) {
   ModelFlags flags = options.model;
   flags.window = {};
+  flags.compress = {};
   flags.task = std::nullopt;
   flags.kv_type = kernels::KvType::kF16;
   flags.kv_type_k = flags.kv_type_v = std::nullopt;

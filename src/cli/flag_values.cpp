@@ -140,6 +140,20 @@ Result<kv::Evict> ParseEvict(const std::string& text) {
                text + "; use drop or heavy"};
 }
 
+Result<kv::CompressPolicy> ParseCompressPolicy(const std::string& text) {
+  if (text == "off") return kv::CompressPolicy{};
+  if (text == "auto") return kv::CompressPolicy::Auto();
+  if (text.ends_with('%')) {
+    const auto percent = ParseCount(text.substr(0, text.size() - 1), 1, 99);
+    if (percent) return kv::CompressPolicy{.percent = static_cast<uint32_t>(*percent)};
+  }
+  const auto tokens = ParseCount(text, kv::CompressPolicy::kLeastTokens, kMaxTokens);
+  if (tokens) return kv::CompressPolicy{.tokens = static_cast<uint32_t>(*tokens)};
+  return Error{ErrorCode::kInvalidArgument, "not a part of a prompt",
+               "\"" + text + "\"; use auto, off, 1% to 99% or a number of tokens, " +
+                   std::to_string(kv::CompressPolicy::kLeastTokens) + " at least"};
+}
+
 Result<uint64_t> ParsePageSize(const std::string& text) {
   TAEL_ASSIGN_OR_RETURN(const uint64_t bytes, ParseSize(text));
   if (std::has_single_bit(bytes) && bytes >= 4096 && bytes <= 65536) return bytes;

@@ -42,6 +42,8 @@ Result<SpeculationFlags> ParseSpeculation(const std::string& text);
 Result<kv::WindowPolicy> ParseWindow(const std::string& text);
 Result<kv::WindowShape> ParseWindowShape(const std::string& text);
 Result<kv::Evict> ParseEvict(const std::string& text);
+// off, auto, N% of a prompt, or N tokens of it.
+Result<kv::CompressPolicy> ParseCompressPolicy(const std::string& text);
 
 // A power of two from 4 KiB to 64 KiB: the page sizes that CPUs have.
 Result<uint64_t> ParsePageSize(const std::string& text);

@@ -72,6 +72,7 @@ engine::EngineOptions ToEngineOptions(const ModelFlags& flags, engine::EngineOpt
   options.kv_backing = flags.kv_backing;
   options.lock_weights = flags.lock_weights;
   options.window = flags.window;
+  options.compress = flags.compress;
   return options;
 }
 

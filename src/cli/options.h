@@ -11,6 +11,7 @@
 #include "engine/speculation.h"
 #include "exec/workspace.h"
 #include "kernels/kernels.h"
+#include "kv/prompt_compression.h"
 #include "kv/window_policy.h"
 #include "sample/sampler.h"
 
@@ -38,7 +39,8 @@ struct ModelFlags {
   bool commit_kv = false;
   mem::Backing kv_backing = mem::Backing::kPrivate;
   bool lock_weights = false;
-  kv::WindowPolicy window;  // of no tokens: off
+  kv::WindowPolicy window;      // of no tokens: off
+  kv::CompressPolicy compress;  // of prompts
 };
 
 struct SamplingFlags {

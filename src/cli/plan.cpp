@@ -96,11 +96,12 @@ std::string ToText(const PlanOptions& options, const Forecast& forecast) {
     const std::string start = plan.window.start != 0 ? std::to_string(plan.window.start) +
                                                            " tokens, while there is room up to "
                                                      : "";
-    line("window",
-         start + std::to_string(plan.window.tokens) + " tokens are kept, " +
-             std::to_string(plan.window.sinks) + " of them the first" +
-             (plan.tail_bytes != 0 ? ", a quarter of them for the attention they got" : "") +
-             "; texts may be longer than the context");
+    line("window", start + std::to_string(plan.window.tokens) + " tokens are kept, " +
+                       std::to_string(plan.window.sinks) + " of them the first" +
+                       (plan.window.evict == kv::Evict::kHeavy
+                            ? ", a quarter of them for the attention they got"
+                            : "") +
+                       "; texts may be longer than the context");
   }
   if (plan.fits()) {
     line("at most", std::to_string(forecast.capacity.max_context) + " tokens of context, or " +

@@ -95,11 +95,12 @@ std::string DescribePolicy(const engine::MemoryPlan& plan) {
 
 void NoteTruncation(const engine::GenerateResult& result, const engine::MemoryPlan& plan) {
   if (result.truncated_tokens == 0) return;
-  Note("truncated: " + std::to_string(result.truncated_tokens) + " of " +
-       std::to_string(result.prompt_tokens) + " prompt tokens lie outside the window of " +
-       std::to_string(plan.window.tokens) + ", whose first " + std::to_string(plan.window.sinks) +
-       " tokens and last ones stay" +
-       (plan.tail_bytes != 0 ? ", and the old ones that got most attention" : ""));
+  Note(
+      "truncated: " + std::to_string(result.truncated_tokens) + " of " +
+      std::to_string(result.prompt_tokens) + " prompt tokens lie outside the window of " +
+      std::to_string(plan.window.tokens) + ", whose first " + std::to_string(plan.window.sinks) +
+      " tokens and last ones stay" +
+      (plan.window.evict == kv::Evict::kHeavy ? ", and the old ones that got most attention" : ""));
 }
 
 Json LogProbsToJson(const engine::GenerateResult& result) {

@@ -27,7 +27,9 @@ Json UsageOf(const engine::Usage& usage) {
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", uint64_t{usage.prompt_tokens} + usage.completion_tokens},
           {"prompt_tokens_details",
-           {{"cached_tokens", usage.cached_tokens}, {"truncated_tokens", usage.truncated_tokens}}}};
+           {{"cached_tokens", usage.cached_tokens},
+            {"truncated_tokens", usage.truncated_tokens},
+            {"compressed_tokens", usage.compressed_tokens}}}};
 }
 
 Json TruncationOf(uint32_t dropped_tokens) {

@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from harness import EMULATOR, Case, command
+from harness import DATA, EMULATOR, Case, command
 
 IM_START, IM_END = 1, 2
 
@@ -46,6 +46,18 @@ class SmolLM2(Case):
                               "--compute", "reference", "-p", "What is the capital of France?")
         self.assertIn("Paris", result["text"])
         self.assertEqual(result["finish_reason"], "stop")
+
+    def test_finds_a_pass_key_in_two_fifths_of_a_prompt_and_not_in_a_window(self):
+        if sanitized():
+            self.skipTest("takes long")
+        self.has_templates(self.model)
+        rates = []
+        for flags in (["--compress-prompt", "40%"], ["--window", 440]):
+            report = self.json_of("eval", "-m", self.model, "-f", DATA / "golden/moby-150k.txt",
+                                  "--ctx", 1100, "--tokens", 1100, "--needle", 1, *flags)
+            rates.append(sum(report["needle"].values()) / 5)
+        self.assertGreaterEqual(rates[0], 0.8)
+        self.assertLessEqual(rates[1], 0.6)
 
     @unittest.skipIf(EMULATOR, "an emulator has memory of its own")
     def test_a_thousand_tokens_take_at_most_60_mb_of_anonymous_memory(self):

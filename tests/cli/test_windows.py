@@ -30,10 +30,9 @@ class Windows(Case):
 
     def test_what_is_not_there_yet_is_refused_by_name(self):
         run = ["run", "-m", MODEL, "-p", "x", "--raw", "-n", 1, "--window", 64]
-        for flags in (["--evict", "merge"], ["--compress-prompt", "auto"]):
-            self.fails(2, *run, *flags, names=["not there yet", flags[1], flags[0]])
+        self.fails(2, *run, "--evict", "merge", names=["not there yet", "merge", "--evict"])
         self.fails(2, *run, "--evict", "keep", names=["keep"])
-        self.ok(*run, "--evict", "drop", "--compress-prompt", "off")
+        self.ok(*run, "--evict", "drop")
         self.fails(2, *run, "--window-shape", "round", names=["round", "layered"])
         for bad in ("0", "-1", "many", "9999", "96..64", "..64", "64..", "64..9999"):
             self.fails(2, "run", "-m", MODEL, "-p", "x", "--raw", "--window", bad)

@@ -57,7 +57,7 @@ std::unique_ptr<engine::Engine> MakeEngine(const PromptCase& c, uint32_t session
                                .poison_freed = true});
 }
 
-// What ADR 0012 says of a prompt of so many tokens, counted anew.
+// What ADR 0013 says of a prompt of so many tokens, counted anew.
 Reference::Compression OracleCompression(const engine::Engine& engine, uint32_t prompt) {
   const kv::CompressPolicy& policy = engine.plan().compress;
   const uint32_t share = policy.percent != 0 ? prompt * policy.percent / 100 : policy.tokens;
