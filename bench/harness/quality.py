@@ -13,7 +13,9 @@ from . import shell
 from .engines import Unavailable
 
 CONTEXT = 2304
-NEEDLE_CONTEXT, NEEDLE_WINDOW = 1456, 576  # a prompt, and two fifths of it
+NEEDLE_PROMPTS = (1050, 1183, 1316, 1450)  # tokens
+NEEDLE_ANSWER = 16  # tokens that `tael eval` leaves for it
+NEEDLE_SHARE = 40   # per cent of a prompt that stay
 TYPES = ("f16", "q8", "k8v4")
 DEFAULT = "q8"
 WINDOWS = (256, 512, 1024)
@@ -54,7 +56,7 @@ FULL = "full"     # no policy: everything is kept
 
 
 def policy_named(name):
-    return next((policy for policy in POLICIES if policy.name == name), None)
+    return next((policy for policy in (*POLICIES, COMPRESS) if policy.name == name), None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,9 +76,12 @@ TEXTS = (
     Text("book", "Moby-Dick", "gemma3",
          ("-f", shell.ROOT / "tests/data/golden/moby-150k.txt", "--tokens", CONTEXT), one_group=True),
 )
-NEEDLE = Text("needle", "pass keys in Moby-Dick", "smollm2",
-              ("-f", shell.ROOT / "tests/data/golden/moby-150k.txt"))
 MODELS = ("smollm2", "gemma3")
+NEEDLES = tuple(Text("needle", "pass keys in Moby-Dick", model,
+                     ("-f", shell.ROOT / "tests/data/golden/moby-150k.txt")) for model in MODELS)
+# Not a window: all of a prompt is read, and a part of it stays.
+COMPRESS = Policy("compress", "compressed once it has been read", ("--compress-prompt", f"{NEEDLE_SHARE}%"))
+NEEDLE_POLICIES = (COMPRESS, *(policy for policy in POLICIES if policy.offered and not policy.layered))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,17 +154,29 @@ class Evaluator:
         return {**{key: report[key] for key in KEPT}, "commit": self.commit}
 
     def needles(self, cell, prompts):
-        report = self._json(cell.text.model, *cell.text.arguments, "--ctx", NEEDLE_CONTEXT,
-                            "--tokens", NEEDLE_CONTEXT, "--needle", prompts, *kept_flags(cell))
-        rates = report["needle"]
-        return {"needle": rates, "rate": sum(rates.values()) / len(rates), "prompts": prompts,
-                "commit": self.commit, "kv_bytes_peak": report["kv_bytes_peak"]}
+        """`prompts` of each length at each depth, each with a key of its own; the policy keeps as much of all."""
+        rates = {}
+        for seed, length in enumerate(NEEDLE_PROMPTS):
+            context = length + NEEDLE_ANSWER
+            report = self._json(cell.text.model, *cell.text.arguments, "--ctx", context, "--tokens", context,
+                                "--seed", seed, "--needle", prompts, "--kv-type", cell.kind,
+                                *needle_flags(cell.policy, length))
+            for depth, rate in report["needle"].items():
+                rates[depth] = rates.get(depth, 0) + rate / len(NEEDLE_PROMPTS)
+        return {"needle": rates, "rate": sum(rates.values()) / len(rates),
+                "prompts": prompts * len(rates) * len(NEEDLE_PROMPTS), "commit": self.commit}
 
 
-def needle_cells():
-    cells = [Cell(NEEDLE, FULL, "f16", OFF)]
-    return cells + [Cell(NEEDLE, policy.name, "f16", NEEDLE_WINDOW) for policy in POLICIES
-                    if policy.offered]
+def needle_flags(policy, length):
+    """The same share of a prompt for every policy but FULL."""
+    if policy in (FULL, COMPRESS.name):
+        return () if policy == FULL else COMPRESS.flags
+    return ("--window", length * NEEDLE_SHARE // 100, *policy_named(policy).flags)
+
+
+def needle_cells(text):
+    return [Cell(text, FULL, DEFAULT, OFF),
+            *(Cell(text, policy.name, DEFAULT, OFF) for policy in NEEDLE_POLICIES)]
 
 
 def run_missing(cells, store, measure):

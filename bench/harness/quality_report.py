@@ -6,7 +6,6 @@ from .quality import (
     BAD_LEAST,
     BASE,
     FULL,
-    NEEDLE,
     OFF,
     POLICIES,
     TEXTS,
@@ -28,9 +27,9 @@ bench/quality --results build/quality.jsonl --write     # this page and its char
 ```"""
 
 NEEDLE_NOTE = f"""\
-Five digits hidden in prose, at 10, 30, 50, 70 and 90 % of a prompt of {quality.NEEDLE_CONTEXT:,} tokens, and asked for at
-its end (SmolLM2). A window is two fifths of the prompt, and forgets what lies between its first and its last tokens: what
-it finds was still inside."""
+Five digits hidden in prose, at 10, 30, 50, 70 and 90 % of prompts of {quality.NEEDLE_PROMPTS[0]:,} to {quality.NEEDLE_PROMPTS[-1]:,} tokens, and
+asked for at their end. Every policy keeps {quality.NEEDLE_SHARE} % of a prompt. A window forgets what lies between its first and its
+last tokens: what it finds was still inside."""
 
 PLAN_NOTE = f"""\
 {kv_plan.TITLE}: 28 layers, 8 KV heads of 128. Planned by `tael plan` for one session, prompts in chunks; measured is
@@ -119,20 +118,28 @@ def types_section(table):
                            rows, words=2), ""]
 
 
-def needle_section(table):
-    rows = []
-    for cell in quality.needle_cells():
-        values = table.find(cell)
-        if values:
-            policy = quality.policy_named(cell.policy)
-            rows.append([policy.title if policy else "everything kept",
-                         *(f"{values['needle'][depth]:.0%}" for depth in sorted(values["needle"], key=int)),
-                         f"{values['rate']:.0%}"])
+def needle_lines(table):
+    """The table of pass keys; nothing where none were looked for."""
+    rows, depths, prompts = [], [], set()
+    for text in quality.NEEDLES:
+        for cell in quality.needle_cells(text):
+            values = table.find(cell)
+            if values:
+                depths = sorted(values["needle"], key=int)
+                prompts.add(values["prompts"])
+                policy = quality.policy_named(cell.policy)
+                rows.append([title_of(text.model), policy.title if policy else "everything kept",
+                             *(f"{values['needle'][depth]:.0%}" for depth in depths), f"{values['rate']:.0%}"])
     if not rows:
         return []
-    depths = sorted(table.find(quality.needle_cells()[0])["needle"], key=int)
-    return ["## Finding a needle", "", NEEDLE_NOTE, "",
-            markdown_table((NEEDLE.title, *(f"{depth} %" for depth in depths), "mean"), rows), ""]
+    count = " or ".join(map(str, sorted(prompts)))
+    return [markdown_table(("model", f"found in {count} prompts", *(f"{depth} %" for depth in depths), "mean"), rows,
+                           words=2)]
+
+
+def needle_section(table):
+    lines = needle_lines(table)
+    return ["## Finding a needle", "", NEEDLE_NOTE, "", *lines, ""] if lines else []
 
 
 def plan_rows(table):
