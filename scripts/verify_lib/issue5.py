@@ -1,5 +1,6 @@
 """Issue 5: the budget is a promise. Plan it, keep it, survive pressure."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -151,19 +152,19 @@ def server_budgets(path):
 
 
 class Growth:
-    """What a server's memory grows by from the 50th of a load to its end, each time with no KV left."""
-
-    FIRST = 50
+    """What a server's memory grows by, each time with no KV left: RSS from the 50th of a load to its
+    end, anonymous memory from its half on, when tables have been touched as far as they will be."""
 
     def __init__(self, running, load, count):
-        first = min(self.FIRST, count // 2)
-        self.wrong = load(running, range(first))
-        self.left = running.blocks_left()
-        before, self.before = running.anonymous(), running.resident()
-        self.wrong += load(running, range(first, count))
-        self.left += running.blocks_left()
-        self.slope = (running.anonymous() - before) / (count - first)
-        self.after = running.resident()
+        self.wrong, self.left = [], 0
+        marks = [0, min(50, count // 4), count // 2, count]
+        sizes = []
+        for begin, end in itertools.pairwise(marks):
+            self.wrong += load(running, range(begin, end))
+            self.left += running.blocks_left()
+            sizes.append((running.resident(), running.anonymous()))
+        (self.before, _), (_, half), (self.after, whole) = sizes
+        self.slope = (whole - half) / (count - count // 2)
 
     def holds(self):
         """A2, A7: RSS within 2 %, less than 1 KiB of anonymous memory each, no block left."""
