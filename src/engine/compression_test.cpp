@@ -43,7 +43,7 @@ TEST(Compression, AnAnswerBeginsWithAPartOfItsPromptAndSaysHowMuchIsGone) {
   Session whole = plain->NewSession();
   const GenerateResult result = Reply(session, prompt, 4);
   EXPECT_EQ(result.prompt_tokens, 300u);
-  // 240 to 299 are looked at and stay, and of the 15 blocks before (120 - 60) / 16.
+  // 276 to 299 ask; their blocks stay, from 272 on, and of the 17 before (120 - 28) / 16.
   EXPECT_EQ(result.compressed_tokens, 12u * 16);
   EXPECT_EQ(result.truncated_tokens, 0u);
   EXPECT_EQ(Reply(whole, prompt, 4).compressed_tokens, 0u);
@@ -78,7 +78,7 @@ TEST(Compression, TheAnswerDependsNeitherOnChunksNorOnDraftsNorOnWhatWasHeldBefo
           ASSERT_TRUE(session.Feed(first, {}, [](size_t, std::span<float>) {}).has_value());
         }
         const GenerateResult result = Reply(session, prompt);
-        EXPECT_EQ(result.cached_tokens, std::min(held, 240u));  // half of the budget is looked at
+        EXPECT_EQ(result.cached_tokens, std::min(held, 276u));  // who asks is computed
         EXPECT_GT(result.compressed_tokens, 0u);
         answers.push_back(result.tokens);
       }
@@ -173,7 +173,7 @@ TEST(CompressionScheduler, AnswersAreThoseThatEachRequestGetsAlone) {
         EXPECT_EQ(Listen(*answers[i], requests[i].num_choices), want[i]) << "request " << i;
         EXPECT_GT(answers[i]->usage().compressed_tokens, 0u);
         const auto most = static_cast<uint32_t>(requests[i].prompt.size()) - 24;
-        EXPECT_LT(answers[i]->usage().cached_tokens, most);  // what chooses is computed
+        EXPECT_LE(answers[i]->usage().cached_tokens, most);  // what chooses is computed
         const bool is_known = cache && round == 1;
         EXPECT_TRUE(!is_known || answers[i]->usage().cached_tokens > 0);
       }

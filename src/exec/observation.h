@@ -2,7 +2,7 @@
 // head, is added to what the sequence's keys have got so far.
 //
 // A second look at the same scores, after Attend(): it needs no room for the weights of a whole
-// context, and only the last 64 rows of a prompt pay for it. Each probability becomes a whole
+// context, and only the last rows of a prompt pay for it. Each probability becomes a whole
 // number by itself, so that sums depend neither on threads nor on how the prompt was cut.
 #pragma once
 

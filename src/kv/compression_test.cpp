@@ -37,11 +37,11 @@ TEST(CompressPolicy, TheLastQueriesOfAPromptAreLookedAt) {
   EXPECT_EQ(PlanCompression({.tokens = 300}, 300).at, 0u);
   const Compression usual = PlanCompression({.percent = 40}, 1000);
   EXPECT_EQ(usual.at, 1000u);
-  EXPECT_EQ(usual.observe_from, 936u);
-  EXPECT_EQ(usual.recent_from, 928u);
+  EXPECT_EQ(usual.observe_from, 976u);
+  EXPECT_EQ(usual.recent_from, 976u);
   EXPECT_EQ(usual.budget, 400u);
-  EXPECT_EQ(PlanCompression({.percent = 90}, 100).observe_from, 75u);
-  EXPECT_EQ(PlanCompression({.tokens = 64}, 1000).observe_from, 1000u - 32);
+  EXPECT_EQ(PlanCompression({.percent = 90}, 80).observe_from, 60u);
+  EXPECT_EQ(PlanCompression({.tokens = 64}, 995).recent_from, 960u);
 }
 
 TEST(PromptScores, ABlockIsAsGoodAsItsBestTokenAndTheFirstAlwaysStays) {

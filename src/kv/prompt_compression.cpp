@@ -23,7 +23,7 @@ uint32_t CompressPolicy::Budget(uint32_t prompt_tokens) const {
 Compression PlanCompression(const CompressPolicy& policy, uint32_t prompt_tokens) {
   const uint32_t budget = policy.Budget(prompt_tokens);
   if (budget >= prompt_tokens) return {};
-  const uint32_t observed = std::min({Compression::kMostObserved, prompt_tokens / 4, budget / 2});
+  const uint32_t observed = std::min(Compression::kMostObserved, prompt_tokens / 4);
   return {.at = prompt_tokens,
           .observe_from = prompt_tokens - observed,
           .recent_from = (prompt_tokens - observed) / kTokens * kTokens,

@@ -142,10 +142,10 @@ class Page(unittest.TestCase):
         self.records += [{"model": kv_plan.SHAPE, "measurement": what, "engine": "f16",
                           "setting": "4096 0", "round": 1, "values": planned}
                          for what in ("plan", "measured")]
-        needle = quality.Cell(quality.NEEDLE, quality.FULL, "f16", quality.OFF)
+        needle = quality.needle_cells(quality.NEEDLES[0])[0]
         self.records.append({"model": "smollm2", "measurement": "needle", "engine": needle.policy,
                              "setting": needle.setting, "round": 1,
-                             "values": {"needle": {"90": 1.0, "10": 0.5}, "rate": 0.75}})
+                             "values": {"needle": {"90": 1.0, "10": 0.5}, "rate": 0.75, "prompts": 20}})
         self.page = quality_report.page({**HEADER, "date": "2026-01-01"}, self.records, "kv-quality.svg")
 
     def test_it_names_the_best_policy_and_its_flags(self):
@@ -158,7 +158,7 @@ class Page(unittest.TestCase):
 
     def test_known_damage_needles_and_plans_are_shown(self):
         self.assertIn("| no sinks | 20.0, not 10.0 | 0.6400 (90.0%) |", self.page)
-        self.assertIn("| everything kept | 50% | 100% | 75% |", self.page)
+        self.assertIn("| SmolLM2-135M Q4_1 | everything kept | 50% | 100% | 75% |", self.page)
         self.assertIn("| f16 | 4,096 tokens, all kept | 470.0 MB | 470.0 MB | 2.60 GB |", self.page)
 
     def test_every_commit_that_a_figure_comes_from_is_named(self):

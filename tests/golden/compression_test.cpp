@@ -63,7 +63,7 @@ Reference::Compression OracleCompression(const engine::Engine& engine, uint32_t 
   const uint32_t share = policy.percent != 0 ? prompt * policy.percent / 100 : policy.tokens;
   const uint32_t budget = std::max(64u, share);
   Reference::Compression out{.at = prompt};
-  out.observe_from = prompt - std::min({64u, prompt / 4, budget / 2});
+  out.observe_from = prompt - std::min(24u, prompt / 4);
   out.recent_from = out.observe_from / 16 * 16;
   out.blocks =
       std::max(1u, (std::max(budget, prompt - out.recent_from) + out.recent_from - prompt) / 16);
