@@ -22,42 +22,39 @@ class Server(support.Case):
     def least_budget(self, model):
         return caged.plan(model, 1, CONTEXT, "--sessions", 2, "--server")["min_budget_bytes"]
 
-    def test_stays_below_its_budget_whatever_comes(self):
+    def smallest_server(self):
         model = self.tiny("qwen3")
-        with served.Served(model, self.least_budget(model), "--ctx", CONTEXT, "--sessions",
-                           2) as server:
-            wrong = served.one_shots(server, range(100))
-            memory = server.memory()
-        self.assertEqual(wrong, [])
+        return served.Served(model, self.least_budget(model), "--ctx", CONTEXT, "--sessions", 2)
+
+    def kept_its_promise(self, server):
         self.assertFalse(server.outcome.killed, server.outcome)
         self.assertEqual(server.outcome.code, 0, server.outcome.err)
         self.assertLessEqual(server.outcome.peak_pss, server.budget, server.outcome)
+
+    def test_stays_below_its_budget_whatever_comes(self):
+        with self.smallest_server() as server:
+            wrong = served.one_shots(server, range(100))
+            memory = server.memory()
+        self.assertEqual(wrong, [])
+        self.kept_its_promise(server)
         self.assertLessEqual(memory["used_bytes"], memory["budget_bytes"])
 
     def test_sessions_come_and_go_below_its_budget(self):
-        model = self.tiny("qwen3")
-        with served.Served(model, self.least_budget(model), "--ctx", CONTEXT, "--sessions",
-                           2) as server:
+        with self.smallest_server() as server:
             wrong = served.sessions(server, range(40))
             left = server.blocks_left()
         self.assertEqual(wrong, [])
         self.assertEqual(left, 0)
-        self.assertFalse(server.outcome.killed, server.outcome)
-        self.assertEqual(server.outcome.code, 0, server.outcome.err)
-        self.assertLessEqual(server.outcome.peak_pss, server.budget, server.outcome)
+        self.kept_its_promise(server)
 
     def test_a_storm_of_clients_leaves_nothing_behind(self):
-        model = self.tiny("qwen3")
-        with served.Served(model, self.least_budget(model), "--ctx", CONTEXT, "--sessions",
-                           2) as server:
+        with self.smallest_server() as server:
             clients = storm.Storm(server.port, 40, 8, most_pause=0.5)
             clients.run()
             left = server.blocks_left()
         self.assertEqual(clients.wrong, [])
         self.assertEqual(left, 0)
-        self.assertFalse(server.outcome.killed, server.outcome)
-        self.assertEqual(server.outcome.code, 0, server.outcome.err)
-        self.assertLessEqual(server.outcome.peak_pss, server.budget, server.outcome)
+        self.kept_its_promise(server)
         answered = sum(count for what, count in clients.told.items() if what.endswith("answered"))
         self.assertGreater(answered, 20, clients.told)
         said = sum(clients.told[f"{kind}: answered"] for kind in ("whole", "chats", "streams"))

@@ -23,8 +23,8 @@ class Compression(ServerCase):
             details = self.details(reply)
             self.assertEqual(details["compressed_tokens"], 240)
             self.assertEqual(details["truncated_tokens"], 0)
-            # What chooses is computed: the last 64 tokens.
-            self.assertEqual(details["cached_tokens"], 336 if cached else 0)
+            # What chooses is computed: the last 24 tokens.
+            self.assertEqual(details["cached_tokens"], 376 if cached else 0)
             texts += [choice["text"] for choice in reply.json["choices"]]
         self.assertEqual(len(set(texts)), 1)
 
