@@ -139,28 +139,14 @@ TEST(Compression, InsideAWindowItIsRefused) {
 
 // ---- among many ----
 
-std::vector<Request> MixedRequests() {
-  std::vector<Request> requests;
-  for (uint32_t i = 0; i < 6; ++i) {
-    Request request = MakeRequest(RandomTokens(120 + 50 * i, 70 + i), 40);
-    if (i % 3 == 1) {
-      request.num_choices = 2;
-      request.options.sampler.temperature = 1;
-      request.options.sampler.seed = i;
-    }
-    requests.push_back(std::move(request));
-  }
-  requests.push_back(requests[4]);  // its prompt is known by then, or somebody computes it
-  return requests;
-}
-
 TEST(CompressionScheduler, AnswersAreThoseThatEachRequestGetsAlone) {
   for (const bool cache : {false, true}) {
     EngineOptions options = CompressingEngine("qwen2_tied");
     options.draft_tokens = 4;
     const auto engine = CreateEngine(options);
     ASSERT_NE(engine, nullptr);
-    const std::vector<Request> requests = MixedRequests();
+    std::vector<Request> requests = MixedRequests(120, 50, 40);
+    requests.push_back(requests[4]);  // its prompt is known by then, or somebody computes it
     std::vector<std::vector<Told>> want;
     for (const Request& request : requests) want.push_back(Expected(*engine, request));
     const auto scheduler = StartScheduler(*engine, {.prefix_cache = cache});

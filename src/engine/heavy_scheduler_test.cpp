@@ -24,19 +24,10 @@ TEST(HeavyScheduler, AnswersAreThoseThatEachRequestGetsAlone) {
   const auto engine = CreateEngine(HeavyEngine());
   ASSERT_NE(engine, nullptr);
   EXPECT_EQ(engine->max_draft_tokens(), 0u);
-  std::vector<Request> requests;
+  // Shorter than the window, about as long, and longer than the context.
+  const std::vector<Request> requests = MixedRequests(30, 61, 90);
   std::vector<std::vector<Told>> want;
-  for (uint32_t i = 0; i < 6; ++i) {
-    // Shorter than the window, about as long, and longer than the context.
-    Request request = MakeRequest(RandomTokens(30 + 61 * i, 70 + i), 90);
-    if (i % 3 == 1) {
-      request.num_choices = 2;
-      request.options.sampler.temperature = 1;
-      request.options.sampler.seed = i;
-    }
-    want.push_back(Expected(*engine, request));
-    requests.push_back(std::move(request));
-  }
+  for (const Request& request : requests) want.push_back(Expected(*engine, request));
   const auto scheduler = StartScheduler(*engine, {.prefix_cache = false});
   ASSERT_NE(scheduler, nullptr);
   std::vector<std::shared_ptr<Answer>> answers;

@@ -47,6 +47,21 @@ inline Request MakeRequest(std::vector<TokenId> prompt, uint32_t max_tokens) {
   return request;
 }
 
+// Six prompts, each `step` tokens longer than the one before; every third has two choices, drawn.
+inline std::vector<Request> MixedRequests(uint32_t shortest, uint32_t step, uint32_t max_tokens) {
+  std::vector<Request> requests;
+  for (uint32_t i = 0; i < 6; ++i) {
+    Request request = MakeRequest(RandomTokens(shortest + step * i, 70 + i), max_tokens);
+    if (i % 3 == 1) {
+      request.num_choices = 2;
+      request.options.sampler.temperature = 1;
+      request.options.sampler.seed = i;
+    }
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
 // Everything that came of one choice.
 struct Told {
   std::string text = {};

@@ -23,9 +23,6 @@ using engine::RandomTokens;
 using exec::Reference;
 using Gone = std::vector<std::vector<bool>>;  // by layer and block
 
-constexpr double kTolerance = 2e-3;  // of log probabilities; both sides are f32
-// Scores that are nearer to each other than this may fall either way; the texts below have none.
-constexpr double kLeastMargin = 1e-5;
 constexpr size_t kAnswer = 40;
 
 struct PromptCase {
@@ -43,18 +40,9 @@ std::string NameOf(const testing::TestParamInfo<PromptCase>& info) {
 
 std::unique_ptr<engine::Engine> MakeEngine(const PromptCase& c, uint32_t sessions = 1,
                                            uint32_t threads = 2) {
-  return engine::CreateEngine({.model_path = engine::Tiny(c.model),
-                               .budget_bytes = 1u << 30,
-                               .num_threads = threads,
-                               .oversubscribe = true,
-                               .context_length = 512,
-                               .max_sessions = sessions,
-                               .chunk_tokens = 320,
-                               .logit_rows = 16,
-                               .compute = exec::Compute::kReference,
-                               .kv_type = kernels::KvType::kF32,
-                               .compress = c.policy,
-                               .poison_freed = true});
+  engine::EngineOptions options = ChoosingEngine(c.model, sessions, threads);
+  options.compress = c.policy;
+  return engine::CreateEngine(options);
 }
 
 // What ADR 0013 says of a prompt of so many tokens, counted anew.

@@ -23,28 +23,15 @@ using engine::RandomTokens;
 using exec::Reference;
 using Tails = std::vector<std::vector<uint32_t>>;  // positions by layer, ascending
 
-constexpr double kTolerance = 2e-3;  // of log probabilities; both sides are f32
-// Scores that are nearer to each other than this may fall either way; the texts below have none.
-constexpr double kLeastMargin = 1e-5;
-
 kv::WindowPolicy Heavy(uint32_t tokens, uint32_t sinks, kv::WindowShape shape) {
   return {.tokens = tokens, .sinks = sinks, .shape = shape, .evict = kv::Evict::kHeavy};
 }
 
 std::unique_ptr<engine::Engine> MakeEngine(const Case& c, uint32_t sessions = 1,
                                            uint32_t threads = 2) {
-  return engine::CreateEngine({.model_path = engine::Tiny(c.model),
-                               .budget_bytes = 1u << 30,
-                               .num_threads = threads,
-                               .oversubscribe = true,
-                               .context_length = 512,
-                               .max_sessions = sessions,
-                               .chunk_tokens = 320,
-                               .logit_rows = 16,
-                               .compute = exec::Compute::kReference,
-                               .kv_type = kernels::KvType::kF32,
-                               .window = c.policy,
-                               .poison_freed = true});
+  engine::EngineOptions options = ChoosingEngine(c.model, sessions, threads);
+  options.window = c.policy;
+  return engine::CreateEngine(options);
 }
 
 // What ADR 0011 says of a window with a tail, counted anew: by layer.

@@ -22,7 +22,6 @@ using engine::BatchItem;
 using engine::RandomTokens;
 
 constexpr uint32_t kMostChunk = 320;
-constexpr double kTolerance = 2e-3;  // of log probabilities; both sides are f32
 
 std::unique_ptr<engine::Engine> MakeEngine(const Case& c, uint32_t sessions = 1,
                                            kernels::KvTypes types = kernels::KvType::kF32) {

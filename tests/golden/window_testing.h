@@ -11,6 +11,7 @@
 
 #include "engine/batch.h"
 #include "engine/engine.h"
+#include "engine/testing.h"
 #include "exec/reference.h"
 #include "testing.h"
 
@@ -28,6 +29,27 @@ inline std::string TestName(const testing::TestParamInfo<Case>& info) {
   const bool layered = policy.shape == kv::WindowShape::kLayered;
   return info.param.model + "_" + std::to_string(policy.tokens) + "_" +
          std::to_string(policy.sinks) + (layered ? "_layered" : "_uniform");
+}
+
+inline constexpr double kTolerance = 2e-3;  // of log probabilities; both sides are f32
+// Of policies that choose by attention: scores that are nearer to each other than this may fall
+// either way; the texts of the tests have none.
+inline constexpr double kLeastMargin = 1e-5;
+
+// For such a policy: f32, passes as long as 320 tokens, freed blocks that read as NaN.
+inline engine::EngineOptions ChoosingEngine(const std::string& model, uint32_t sessions,
+                                            uint32_t threads) {
+  return {.model_path = engine::Tiny(model),
+          .budget_bytes = 1u << 30,
+          .num_threads = threads,
+          .oversubscribe = true,
+          .context_length = 512,
+          .max_sessions = sessions,
+          .chunk_tokens = 320,
+          .logit_rows = 16,
+          .compute = exec::Compute::kReference,
+          .kv_type = kernels::KvType::kF32,
+          .poison_freed = true};
 }
 
 // What the oracle shows of each layer, from the groups' windows.
