@@ -1,12 +1,12 @@
 // What was measured of a model's types of keys and values, and what `--kv-type auto` makes of it.
-// Measuring and the file are the program's business (cli/kv_safety.h).
+// Measuring and the file are the program's business (cli/eval_safety.h,
+// cli/kv_safety_file.h).
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "kernels/kernels.h"
 #include "model/model.h"

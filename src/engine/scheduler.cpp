@@ -90,9 +90,9 @@ Result<std::shared_ptr<Answer>> Scheduler::Submit(Request request, bool pin) {
 // Where every token reads layers from the file, the answers that are under way get all of that.
 Status Scheduler::CheckWeightRoom() {
   const WeightRoom& room = loop_->engine().weight_room();
+  if (!room.is_short()) return {};
   const SchedulerStats stats = loop_->Stats();
-  const bool is_idle = stats.running + stats.preempted + loop_->inbox().num_queued() == 0;
-  if (!room.is_short() || is_idle) return {};
+  if (stats.running + stats.preempted + loop_->inbox().num_queued() == 0) return {};
   loop_->CountRefusal();
   return Error{ErrorCode::kBusy, "nothing new is begun beside the answers that are under way",
                room.Why()};

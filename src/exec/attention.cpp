@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/checked.h"
+#include "exec/scores.h"
 #include "kv/tail_scores.h"
 
 namespace tael::exec {
@@ -56,12 +57,6 @@ struct QueryTile {
   uint32_t kv_head;
 
   uint32_t last_position() const { return first_position + num_tokens - 1; }
-};
-
-// A tile's queries as the keys' type wants them, row after row.
-struct ReadyQueries {
-  const float* data;
-  size_t stride;
 };
 
 // The pieces that a tile looks at: those of the sinks, where the layer has a window, those of the
@@ -195,25 +190,12 @@ class LayerAttention {
   }
 
  private:
-  // Queries are activations: of 8 bits or, on the reference path, with all their bits.
-  static auto ScoresOf(const Pass& pass, const kernels::KvTable& keys)
-      -> void (*)(const kernels::AttendCall&) {
-    const bool exact = pass.workspace.shape().compute == Compute::kReference;
-    return exact && keys.exact_scores != nullptr ? keys.exact_scores : keys.scores;
-  }
-
   size_t index_in_group() const { return place_.layer_offset / group_.layer_bytes; }
 
   size_t NumRows(const QueryTile& tile) const { return size_t{tile.num_tokens} * group_size(); }
 
-  // Queries of [rows, head_dim] into `out`, if they have to be packed.
   ReadyQueries Pack(const float* queries, size_t rows, float* out) const {
-    if (keys_.pack_q == nullptr) return {queries, head_dim()};
-    const size_t stride = kernels::PackedQueryFloats(head_dim());
-    for (size_t r = 0; r < rows; ++r) {
-      keys_.pack_q(queries + r * head_dim(), head_dim(), out + r * stride);
-    }
-    return {out, stride};
+    return PackQueries(keys_, queries, rows, head_dim(), out);
   }
 
   uint32_t NumSinks(const QueryTile& tile) const {
@@ -341,7 +323,7 @@ class LayerAttention {
   const kv::LayerGroup& group_;
   const kernels::KvTable& keys_;
   const kernels::KvTable& values_;
-  void (*const scores_)(const kernels::AttendCall&);
+  const ScoreKernel scores_;
   const ThreadScratch& scratch_;
 };
 

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "exec/scores.h"
+
 namespace tael::exec {
 namespace {
 
@@ -40,10 +42,8 @@ class LayerObservation {
         group_(pass.geometry.group(place_.group)),
         heads_(model_.num_heads / model_.layers[layer].num_kv_heads),
         keys_(pass.kernels.kv[static_cast<size_t>(group_.shape.type.k)]),
-        scratch_(pass.scratch(thread)) {
-    const bool exact = pass.workspace.shape().compute == Compute::kReference;
-    scores_ = exact && keys_.exact_scores != nullptr ? keys_.exact_scores : keys_.scores;
-  }
+        scores_(ScoresOf(pass, keys_)),
+        scratch_(pass.scratch(thread)) {}
 
   // Tiles of the rows that count are dealt out to the threads.
   void Run(size_t thread) const {
@@ -111,17 +111,12 @@ class LayerObservation {
     call.tile_offset = place_.layer_offset + tile.kv_head * group_.head_bytes;
     call.head_dim = model_.head_dim;
     call.num_rows = NumRows(tile);
-    call.q = tile.queries;
-    call.q_stride = model_.head_dim;
+    const ReadyQueries queries =
+        PackQueries(keys_, tile.queries, call.num_rows, model_.head_dim, scratch_.queries);
+    call.q = queries.data;
+    call.q_stride = queries.stride;
     call.scores = scratch_.scores;
     call.score_stride = kKeysPerPiece;
-    if (keys_.pack_q == nullptr) return call;
-    call.q = scratch_.queries;
-    call.q_stride = kernels::PackedQueryFloats(model_.head_dim);
-    for (size_t r = 0; r < call.num_rows; ++r) {
-      keys_.pack_q(tile.queries + r * model_.head_dim, model_.head_dim,
-                   scratch_.queries + r * call.q_stride);
-    }
     return call;
   }
 
@@ -171,8 +166,8 @@ class LayerObservation {
   const kv::LayerGroup& group_;
   const uint32_t heads_;  // query heads of a KV head
   const kernels::KvTable& keys_;
+  const ScoreKernel scores_;
   const ThreadScratch& scratch_;
-  void (*scores_)(const kernels::AttendCall&) = nullptr;
 };
 
 }  // namespace
