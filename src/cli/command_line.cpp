@@ -127,13 +127,13 @@ void AddWindowFlags(CLI::App* app, kv::WindowPolicy& window) {
       ->default_str("256");
   AddParsed<kv::Evict>(app, "--evict",
                        "What becomes of tokens that leave a window: drop; heavy: those that got "
-                       "most attention stay, "
-                       "in a quarter of it",
+                       "most attention stay, in a quarter of it; merge: so they do, and means of "
+                       "the others",
                        ParseEvict,
                        [&window](kv::Evict evict) {
                          window.evict = evict;
                          const bool by_task = window.tokens == kv::WindowPolicy::kAuto;
-                         if (evict == kv::Evict::kHeavy && by_task) window.start = 0;
+                         if (kv::ChoosesByAttention(evict) && by_task) window.start = 0;
                        })
       ->type_name("HOW")
       ->default_str("drop");

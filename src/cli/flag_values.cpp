@@ -135,9 +135,8 @@ Result<kv::WindowShape> ParseWindowShape(const std::string& text) {
 Result<kv::Evict> ParseEvict(const std::string& text) {
   if (text == "drop") return kv::Evict::kDrop;
   if (text == "heavy") return kv::Evict::kHeavy;
-  const bool is_planned = text == "merge";
-  return Error{ErrorCode::kInvalidArgument, is_planned ? "not there yet" : "unknown value",
-               text + "; use drop or heavy"};
+  if (text == "merge") return kv::Evict::kMerge;
+  return Error{ErrorCode::kInvalidArgument, "unknown value", text + "; use drop, heavy or merge"};
 }
 
 Result<kv::CompressPolicy> ParseCompressPolicy(const std::string& text) {

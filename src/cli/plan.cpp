@@ -98,9 +98,10 @@ std::string ToText(const PlanOptions& options, const Forecast& forecast) {
                                                      : "";
     line("window", start + std::to_string(plan.window.tokens) + " tokens are kept, " +
                        std::to_string(plan.window.sinks) + " of them the first" +
-                       (plan.window.evict == kv::Evict::kHeavy
+                       (kv::ChoosesByAttention(plan.window.evict)
                             ? ", a quarter of them for the attention they got"
                             : "") +
+                       (plan.window.evict == kv::Evict::kMerge ? " or as a mean of others" : "") +
                        "; texts may be longer than the context");
   }
   if (plan.fits()) {

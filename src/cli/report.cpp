@@ -72,7 +72,7 @@ Json WindowToJson(const engine::MemoryPlan& plan) {
   Json window = {{"tokens", plan.window.tokens},
                  {"sinks", plan.window.sinks},
                  {"shape", layered ? "layered" : "uniform"},
-                 {"evict", plan.window.evict == kv::Evict::kHeavy ? "heavy" : "drop"}};
+                 {"evict", ToString(plan.window.evict)}};
   if (plan.window.start != 0) window["start"] = plan.window.start;
   return window;
 }
@@ -95,12 +95,13 @@ std::string DescribePolicy(const engine::MemoryPlan& plan) {
 
 void NoteTruncation(const engine::GenerateResult& result, const engine::MemoryPlan& plan) {
   if (result.truncated_tokens == 0) return;
-  Note(
-      "truncated: " + std::to_string(result.truncated_tokens) + " of " +
-      std::to_string(result.prompt_tokens) + " prompt tokens lie outside the window of " +
-      std::to_string(plan.window.tokens) + ", whose first " + std::to_string(plan.window.sinks) +
-      " tokens and last ones stay" +
-      (plan.window.evict == kv::Evict::kHeavy ? ", and the old ones that got most attention" : ""));
+  Note("truncated: " + std::to_string(result.truncated_tokens) + " of " +
+       std::to_string(result.prompt_tokens) + " prompt tokens lie outside the window of " +
+       std::to_string(plan.window.tokens) + ", whose first " + std::to_string(plan.window.sinks) +
+       " tokens and last ones stay" +
+       (kv::ChoosesByAttention(plan.window.evict) ? ", and the old ones that got most attention"
+                                                  : "") +
+       (plan.window.evict == kv::Evict::kMerge ? "; what is left of others is their mean" : ""));
 }
 
 Json LogProbsToJson(const engine::GenerateResult& result) {

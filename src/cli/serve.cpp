@@ -61,10 +61,12 @@ Result<server::ServerOptions> MakeServerOptions(const ServeOptions& options) {
                  "leave out --prefix-cache off"};
   }
   // What attention the tokens of a prefix got is not kept with it.
-  const bool shares = options.model.window.evict != kv::Evict::kHeavy;
+  const kv::Evict evict = options.model.window.evict;
+  const bool shares = !kv::ChoosesByAttention(evict);
   if (!shares && (options.system_file || !options.state_folder.empty())) {
-    return Error{ErrorCode::kInvalidArgument, "with --evict heavy prefixes are not shared",
-                 "leave out --system-file and --state-dir, or use --evict drop"};
+    return Error{ErrorCode::kInvalidArgument, "prefixes are not shared where attention chooses",
+                 "leave out --system-file and --state-dir, or use --evict drop instead of " +
+                     std::string("--evict ") + ToString(evict)};
   }
   out.state_folder = options.state_folder;
   out.scheduler.max_queued = options.queue;

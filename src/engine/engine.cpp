@@ -5,6 +5,7 @@
 
 #include "base/units.h"
 #include "engine/batch.h"
+#include "model/rope.h"
 
 namespace tael::engine {
 
@@ -54,6 +55,19 @@ Result<PlanInput> OpenForPlan(const EngineOptions& options) {
   return in;
 }
 
+// How keys turn with their position, for caches that merge some.
+void AddRotations(const model::Model& model, MemoryPlan& plan) {
+  if (plan.window.evict != kv::Evict::kMerge) return;
+  const model::ModelDescription& m = model.description();
+  const auto ropes = model::MakeRopeFrequencies(m, model.weights(), plan.workspace.max_context);
+  for (const model::LayerDescription& layer : m.layers) {
+    kv::Rotation& rotation = plan.geometry.rotations.emplace_back();
+    if (layer.rope < 0) continue;
+    rotation.frequencies = ropes[static_cast<size_t>(layer.rope)].frequencies;
+    rotation.pairs = m.rope_layout == model::RopeLayout::kPairs;
+  }
+}
+
 }  // namespace
 
 Result<MemoryPlan> ForecastPlan(const EngineOptions& options) {
@@ -82,6 +96,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
       RequestOf(options, engine->cpus_.num_threads, engine->tokenizer_->HeapBytes());
   TAEL_ASSIGN_OR_RETURN(engine->plan_, MakePlan(*engine->model_, request));
   if (!engine->plan_.fits()) return DoesNotFit(engine->plan_);
+  AddRotations(*engine->model_, engine->plan_);
   engine->budget_ = std::make_unique<mem::MemoryBudget>(engine->plan_.budget_bytes);
   TAEL_RETURN_IF_ERROR(engine->Reserve());
   TAEL_ASSIGN_OR_RETURN(engine->team_,

@@ -133,7 +133,7 @@ uint64_t RuntimeBytes(const model::Model& model, const PlanRequest& request) {
 // Tokens that share a pass get the bits they would get alone only while they share the form of one
 // token's activations; f32 rows are always that.
 uint32_t DraftTokens(const PlanRequest& request) {
-  if (request.window.evict == kv::Evict::kHeavy) return 0;  // scores cannot forget a wrong draft
+  if (kv::ChoosesByAttention(request.window.evict)) return 0;  // scores cannot forget a wrong draft
   size_t most = std::min<size_t>(request.draft_tokens, Speculation::kMostDraft);
   if (request.chunk_tokens != 0) most = std::min<size_t>(most, request.chunk_tokens - 1);
   if (request.compute == exec::Compute::kFast) {

@@ -57,7 +57,7 @@ Result<kv::PrefixContext> MakePrefixContext(const Engine& engine) {
   context.window =
       ByLayer(plan.geometry, [](const kv::LayerShape& shape) { return shape.window; }) + "sinks " +
       ByLayer(plan.geometry, [](const kv::LayerShape& shape) { return shape.sinks; });
-  if (plan.window.evict == kv::Evict::kHeavy) context.window += "by attention";
+  if (kv::ChoosesByAttention(plan.window.evict)) context.window += "by attention";
   return context;
 }
 

@@ -228,13 +228,15 @@ class LayerAttention {
     call.scores = weights.data;
     call.score_stride = weights.stride;
     scores_(call);
+    const std::span<const float> biases = BiasesOf(piece, tile);
     size_t r = 0;
     for (uint32_t t = 0; t < tile.num_tokens; ++t) {
       const uint32_t position = tile.first_position + t;
       uint32_t first = run.begin;
       if (run.kind == Run::Kind::kRecent) first = std::max(first, FirstVisible(tile, position));
       for (uint32_t head = 0; head < group_size(); ++head, ++r) {
-        SoftmaxRow(weights.data + r * weights.stride, {begin, end}, {first, position + 1}, out, r);
+        SoftmaxRow(weights.data + r * weights.stride, {begin, end, biases}, {first, position + 1},
+                   out, r);
       }
     }
     call.tile_offset += group_.k_tile_bytes;
@@ -243,13 +245,28 @@ class LayerAttention {
     values_.values(call);
   }
 
+  // Of the keys of a piece, those of a tail that merges; else none.
+  std::span<const float> BiasesOf(const RunPiece& piece, const QueryTile& tile) const {
+    if (piece.run.kind != Run::Kind::kTail) return {};
+    const std::span<const float> biases = tile.sequence->TailBiases(place_.group, index_in_group());
+    if (biases.empty()) return {};
+    const size_t first = piece.run.first_slot + piece.begin - piece.run.first_token;
+    return biases.subspan(first, piece.end - piece.begin);
+  }
+
   struct Keys {
+    uint32_t begin;
+    uint32_t end;
+    std::span<const float> biases{};  // of each, or none
+  };
+  struct Visible {
     uint32_t begin;
     uint32_t end;
   };
 
-  // Masks, softcaps and exponentiates the scores of `keys` for one row, which sees `visible`.
-  void SoftmaxRow(float* scores, Keys keys, Keys visible, const PieceView& out, size_t row) const {
+  // Masks, softcaps, biases and exponentiates the scores of `keys` for one row.
+  void SoftmaxRow(float* scores, const Keys& keys, Visible visible, const PieceView& out,
+                  size_t row) const {
     const uint32_t lo = std::clamp(visible.begin, keys.begin, keys.end) - keys.begin;
     const uint32_t hi = std::clamp(visible.end, keys.begin + lo, keys.end) - keys.begin;
     const uint32_t count = keys.end - keys.begin;
@@ -266,6 +283,7 @@ class LayerAttention {
     if (model_.attention_softcap > 0) {
       vec.softcap(scores + lo, model_.attention_softcap, hi - lo);
     }
+    if (!keys.biases.empty()) vec.add(scores + lo, keys.biases.data() + lo, hi - lo);
     out.max(row) = vec.max(scores + lo, hi - lo);
     out.sum(row) = vec.exp_sum(scores, out.max(row), count);
   }

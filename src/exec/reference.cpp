@@ -96,36 +96,6 @@ void Reference::Rotate(Vector& heads, int32_t rope, uint32_t position) const {
   }
 }
 
-bool Reference::TailSees(const Tail& tail, uint32_t token) const {
-  if (position_ < tail.first_choice || token < tail.sinks) return true;
-  if (token + tail.recent >= position_ / 16 * 16) return true;
-  return std::ranges::find(tail.kept, token) != tail.kept.end();
-}
-
-// Before the query at position_ comes: the tail it will see.
-void Reference::Choose(Tail& tail) const {
-  if (position_ < tail.first_choice || position_ % 16 != 0) return;
-  const uint32_t end = position_ - tail.recent;  // of what is too old to be recent
-  std::vector<uint32_t> candidates = tail.kept;
-  const uint32_t behind_sinks = (tail.sinks + 15) / 16 * 16;
-  uint32_t next = tail.kept.empty() ? behind_sinks : end - 16;
-  for (; next < end; ++next) candidates.push_back(next);
-  std::erase_if(candidates, [&](uint32_t token) {  // a newer one is there for each of them
-    return token + tail.reach < position_ && token < end - 16;
-  });
-  std::ranges::sort(candidates, [&](uint32_t a, uint32_t b) {
-    return tail.scores[a] > tail.scores[b] || (tail.scores[a] == tail.scores[b] && a < b);
-  });
-  if (candidates.size() > tail.tail) {
-    const double last = tail.scores[candidates[tail.tail - 1]];
-    const double loser = tail.scores[candidates[tail.tail]];
-    tail.least_margin = std::min(tail.least_margin, (last - loser) / last);
-    candidates.resize(tail.tail);
-  }
-  std::ranges::sort(candidates);
-  tail.kept = std::move(candidates);
-}
-
 void Reference::set_compression(Compression compression) {
   compression_ = std::move(compression);
   compression_.scores.assign(compression_.groups.size(), std::vector<double>(compression_.at));
@@ -176,22 +146,48 @@ bool Reference::Sees(uint32_t layer, uint32_t token) const {
   return w.window == 0 || token < w.sinks || token + (w.window - w.sinks) > position_;
 }
 
-// Softmax over every key that the window shows, one query head after the other. The sinks are
-// compared with `sink_q`.
+// Every key that the window shows, and what stands for some that it does not.
+std::vector<Reference::Item> Reference::Visible(uint32_t layer) {
+  const size_t kv_dim =
+      size_t{model_.description().layers[layer].num_kv_heads} * model_.description().head_dim;
+  std::vector<double>* observed = Observed(layer);
+  Tail* tail = HasTail(layer) ? &tails_[layer] : nullptr;
+  std::vector<Item> items;
+  for (uint32_t t = 0; t <= position_; ++t) {
+    if (!Sees(layer, t)) continue;
+    items.push_back({.key = &keys_[layer][t * kv_dim],
+                     .value = &values_[layer][t * kv_dim],
+                     .bias = 0,
+                     .is_sink = t < windows_[layer].sinks,
+                     .score = tail != nullptr ? &tail->scores[t] : nullptr,
+                     .observed = observed != nullptr ? &(*observed)[t] : nullptr});
+  }
+  if (tail == nullptr) return items;
+  for (Summary& summary : tail->summaries) {
+    items.push_back({.key = summary.key.data(),
+                     .value = summary.value.data(),
+                     .bias = static_cast<float>(summary.bias),
+                     .is_sink = false,
+                     .score = &summary.score,
+                     .observed = nullptr});
+  }
+  return items;
+}
+
+// Softmax over what is visible, one query head after the other. The sinks are compared with
+// `sink_q`.
 Reference::Vector Reference::Attention(uint32_t layer, const Vector& q, const Vector& sink_q) {
   const model::ModelDescription& m = model_.description();
   const model::LayerDescription& l = m.layers[layer];
-  const uint32_t kv_dim = l.num_kv_heads * m.head_dim;
   Vector out(q.size());
-  Vector weights(position_ + 1);
-  std::vector<double>* observed = Observed(layer);
+  const std::vector<Item> items = Visible(layer);
+  Vector weights(items.size());
   for (uint32_t head = 0; head < m.num_heads; ++head) {
     const size_t kv_head = head / (m.num_heads / l.num_kv_heads);
     float largest = -INFINITY;
-    for (uint32_t t = 0; t <= position_; ++t) {
-      if (!Sees(layer, t)) continue;
-      const Vector& query = t < windows_[layer].sinks ? sink_q : q;
-      const float* key = &keys_[layer][size_t{t} * kv_dim + kv_head * m.head_dim];
+    for (size_t i = 0; i < items.size(); ++i) {
+      const Vector& query = items[i].is_sink ? sink_q : q;
+      const float* key = items[i].key + kv_head * m.head_dim;
       float score = 0;
       for (uint32_t d = 0; d < m.head_dim; ++d)
         score += query[size_t{head} * m.head_dim + d] * key[d];
@@ -199,20 +195,18 @@ Reference::Vector Reference::Attention(uint32_t layer, const Vector& q, const Ve
       if (m.attention_softcap > 0) {
         score = m.attention_softcap * std::tanh(score / m.attention_softcap);
       }
-      weights[t] = score;
-      largest = std::max(largest, score);
+      weights[i] = score + items[i].bias;
+      largest = std::max(largest, weights[i]);
     }
     float sum = 0;
-    for (uint32_t t = 0; t <= position_; ++t) {
-      if (Sees(layer, t)) sum += weights[t] = std::exp(weights[t] - largest);
-    }
-    for (uint32_t t = 0; t <= position_; ++t) {
-      if (!Sees(layer, t)) continue;
-      if (observed != nullptr) (*observed)[t] += double{weights[t] / sum};
-      if (HasTail(layer)) tails_[layer].scores[t] += static_cast<double>(weights[t] / sum);
-      const float* value = &values_[layer][size_t{t} * kv_dim + kv_head * m.head_dim];
+    for (float& weight : weights) sum += weight = std::exp(weight - largest);
+    for (size_t i = 0; i < items.size(); ++i) {
+      const float share = weights[i] / sum;
+      if (items[i].observed != nullptr) *items[i].observed += double{share};
+      if (items[i].score != nullptr) *items[i].score += double{share};
+      const float* value = items[i].value + kv_head * m.head_dim;
       for (uint32_t d = 0; d < m.head_dim; ++d) {
-        out[size_t{head} * m.head_dim + d] += weights[t] / sum * value[d];
+        out[size_t{head} * m.head_dim + d] += share * value[d];
       }
     }
   }
@@ -254,9 +248,11 @@ Reference::Vector Reference::FfnBlock(uint32_t layer, const Vector& x) const {
 }
 
 std::vector<float> Reference::Feed(TokenId token) {
-  for (Tail& tail : tails_) {
-    if (tail.tail != 0) Choose(tail);
+  for (uint32_t layer = 0; layer < tails_.size(); ++layer) {
+    if (HasTail(layer)) Choose(layer);
+    Tail& tail = tails_[layer];
     for (double& score : tail.scores) score *= 0.998;
+    for (Summary& summary : tail.summaries) summary.score *= 0.998;
     tail.scores.push_back(0);
   }
   if (compression_.at != 0 && position_ == compression_.at) Compress();

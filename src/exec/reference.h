@@ -32,17 +32,27 @@ class Reference {
 
   // Eviction by attention, of one layer: what is seen are the tokens from floor16(position) -
   // recent on, `tail` of those before, which have the highest scores, and the sinks. Nothing is
-  // hidden from positions before `first_choice`. Scores fade by 0.998 for each token.
+  // hidden from positions before `first_choice`. Scores fade by 0.998 for each token. Where it
+  // merges, one place of the tail goes to the mean of those that are not kept (ALGORITHMS 4.1).
+  struct Summary {
+    std::vector<float> key = {};  // [num_kv_heads * head_dim], as it is rotated at `position`
+    std::vector<float> value = {};
+    double position = 0;
+    double bias = 0;
+    double score = 0;
+  };
   struct Tail {
     uint32_t sinks = 0;
     uint32_t tail = 0;  // none: windows[] of the layer
     uint32_t recent = 0;
     uint32_t first_choice = 0;
     uint32_t reach = UINT32_MAX;  // older tokens lose, whatever attention they got
+    bool merges = false;
     // What has come of it:
     std::vector<double> scores = {};  // by position
     std::vector<uint32_t> kept = {};  // positions of the tail, ascending
-    double least_margin = INFINITY;   // of a choice: how far the best loser was behind, relatively
+    std::vector<Summary> summaries = {};
+    double least_margin = INFINITY;  // of a choice: how far the best loser was behind, relatively
   };
   // By layer; or empty. Before the first token, or to give tails up.
   void set_tails(std::vector<Tail> tails) { tails_ = std::move(tails); }
@@ -74,6 +84,15 @@ class Reference {
 
  private:
   using Vector = std::vector<float>;
+  // What a query is compared with: a token, or a summary.
+  struct Item {
+    const float* key;  // [num_kv_heads * head_dim], and so is the value
+    const float* value;
+    float bias;
+    bool is_sink;
+    double* score;     // of the tail; null: there is none
+    double* observed;  // of the compression; null: it does not count
+  };
 
   Vector Multiply(const model::Matrix& matrix, const Vector& x, const float* bias) const;
   Vector RmsNorm(const Vector& x, const float* weight) const;
@@ -82,7 +101,10 @@ class Reference {
   bool Sees(uint32_t layer, uint32_t token) const;
   bool HasTail(uint32_t layer) const { return !tails_.empty() && tails_[layer].tail != 0; }
   bool TailSees(const Tail& tail, uint32_t token) const;
-  void Choose(Tail& tail) const;
+  void Choose(uint32_t layer);
+  std::vector<Summary> Candidates(uint32_t layer, uint32_t end);
+  Summary MeanOf(uint32_t layer, const std::vector<Summary>& parts) const;
+  std::vector<Item> Visible(uint32_t layer);
   bool IsGone(uint32_t layer, uint32_t block) const;
   std::vector<double>* Observed(uint32_t layer);
   void Compress();

@@ -28,8 +28,9 @@ struct LayerShape {
   uint32_t head_dim = 0;
   uint32_t window = 0;  // tokens a query sees, itself included; 0 = all
   kernels::KvTypes type = kernels::KvType::kF16;
-  uint32_t sinks = 0;  // of the window, first tokens that are always seen (window_policy.h)
-  uint32_t tail = 0;   // of the window, old tokens that are kept for the attention they got
+  uint32_t sinks = 0;   // of the window, first tokens that are always seen (window_policy.h)
+  uint32_t tail = 0;    // of the window, old tokens that are kept for the attention they got
+  bool merges = false;  // tokens that leave such a window leave their mean in the tail
   bool operator==(const LayerShape&) const = default;
 };
 
@@ -48,9 +49,16 @@ struct LayerPlace {
   size_t layer_offset = 0;  // bytes from the block base to K of head 0
 };
 
+// How the keys of a layer turn with their position: pair i by position * frequencies[i].
+struct Rotation {
+  std::vector<double> frequencies;  // empty: not at all
+  bool pairs = false;               // (2i, 2i + 1); else (i, i + the number of pairs)
+};
+
 struct Geometry {
   std::vector<LayerGroup> groups;
-  std::vector<LayerPlace> places;  // by model layer
+  std::vector<LayerPlace> places;     // by model layer
+  std::vector<Rotation> rotations{};  // by model layer, where a group merges; else empty
   // How far apart a query and a key may be: what the model was trained for. Older tokens leave a
   // tail, whatever attention they got.
   uint32_t reach = UINT32_MAX;

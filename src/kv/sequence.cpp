@@ -1,11 +1,13 @@
 #include "kv/sequence.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
 #include "base/checked.h"
 #include "kv/slot_copy.h"
+#include "kv/slot_merge.h"
 
 namespace tael::kv {
 namespace {
@@ -26,7 +28,8 @@ Sequence::Sequence(const Geometry& geometry, BlockPool& pool)
   for (size_t i = 0; i < tables_.size(); ++i) {
     const LayerShape& shape = geometry.groups[i].shape;
     if (shape.tail == 0) continue;
-    tables_[i].scores.assign(geometry.groups[i].layers.size(), TailScores(MostSlots(shape)));
+    tables_[i].scores.assign(geometry.groups[i].layers.size(),
+                             TailScores(MostSlots(shape), shape.merges));
   }
 }
 
@@ -198,12 +201,31 @@ void Sequence::Choose(size_t group) {
   for (size_t layer = 0; layer < table.scores.size(); ++layer) {
     TailScores& scores = table.scores[layer];
     if (!table.has_gap()) scores.BeginTail(tail, tail.begin);
-    for (const TailScores::Move move : scores.Choose(tail, leaving * kTokens, oldest)) {
+    const TailScores::Choice choice = scores.Choose(tail, leaving * kTokens, oldest);
+    if (!choice.merge.parts.empty()) MergeLosers(group, layer, leaving, choice.merge);
+    for (const TailScores::Move& move : choice.moves) {
       std::byte* to = MutableBlock(GroupId{static_cast<uint32_t>(group)}, move.to);
       CopySlot(geometry_->groups[group], layer, table.bases[leaving], move.from % kTokens, to,
                move.to % kTokens);
     }
   }
+}
+
+// Parts lie in the tail, or in the block that leaves it room.
+void Sequence::MergeLosers(size_t group, size_t layer, uint32_t leaving,
+                           const TailScores::Merge& merge) {
+  const GroupTable& table = tables_[group];
+  const LayerGroup& layers = geometry_->groups[group];
+  const Window w = window(GroupId{static_cast<uint32_t>(group)});
+  std::array<SlotPart, kTokens + 1> parts;
+  for (size_t i = 0; i < merge.parts.size(); ++i) {
+    const auto& [slot, weight, shift] = merge.parts[i];
+    const bool in_tail = slot < w.tail_begin() + w.tail;
+    parts[i] = {table.bases[in_tail ? slot / kTokens : leaving], slot % kTokens, weight, shift};
+  }
+  MergeSlots(layers, layer, geometry_->rotations[layers.layers[layer]],
+             std::span(parts).first(merge.parts.size()),
+             MutableBlock(GroupId{static_cast<uint32_t>(group)}, merge.to), merge.to % kTokens);
 }
 
 // The first token from length() on that sees another part of the text than the geometry says.
@@ -425,6 +447,11 @@ std::span<const uint32_t> Sequence::TailPositions(GroupId group, size_t index) c
   const GroupTable& table = tables_[static_cast<size_t>(group)];
   if (w.tail == 0 || !table.has_gap()) return {};
   return table.scores[index].positions({w.tail_begin(), w.tail_begin() + w.tail});
+}
+
+std::span<const float> Sequence::TailBiases(GroupId group, size_t index) const {
+  if (window(group).tail == 0) return {};
+  return tables_[static_cast<size_t>(group)].scores[index].biases();
 }
 
 std::byte* Sequence::MutableBlock(GroupId group, uint32_t token) const {

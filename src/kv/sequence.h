@@ -12,7 +12,8 @@
 // With a tail (window_policy.h) the blocks behind the sinks' stay where they are, and what is in
 // them changes: whenever a block is complete, the oldest block of recent tokens is dropped, and
 // those of its tokens that got more attention than some of the tail's take their slots. Each layer
-// has tokens of its own there: a slot is a place to keep one, whatever its position.
+// has tokens of its own there: a slot is a place to keep one, whatever its position. The others are
+// forgotten, or merged into one that takes a slot, too (slot_merge.h).
 //
 //   tokens   sinks' blocks | tail, slot by slot | dropped | recent tokens
 //                                          gap_begin    gap_end
@@ -76,8 +77,12 @@ class Sequence {
   std::span<int64_t> Masses(GroupId group, size_t index);
   // The last pass's, for who looks on.
   std::span<const int64_t> Masses(GroupId group, size_t index) const;
-  // Positions of the tokens in such a layer's tail; empty before the first choice.
+  // Positions of the tokens in such a layer's tail; empty before the first choice. Of merged ones:
+  // the whole number below the mean.
   std::span<const uint32_t> TailPositions(GroupId group, size_t index) const;
+  // By slot of its tail: what attention adds to the scores of the keys there, since some stand for
+  // many. Empty where nothing is merged.
+  std::span<const float> TailBiases(GroupId group, size_t index) const;
 
   // The prompt that ends at plan.at is compressed once it is held: by Compress(), or when more
   // follows. Attention adds what the queries from observe_from() on give to Observed(). Replaces
@@ -192,6 +197,7 @@ class Sequence {
   void TakeCopies(size_t group, uint32_t end);
   bool Chooses(size_t group, uint32_t length) const;
   void Choose(size_t group);
+  void MergeLosers(size_t group, size_t layer, uint32_t leaving, const TailScores::Merge& merge);
   void ForgetCompression();
   void BeginObserving(uint32_t end);
   void CompressGroup(GroupTable& table, const Compression& plan);

@@ -10,6 +10,12 @@
 // the layer's query heads and faded by kDecay for each token that has come since (H2O, Zhang et al.
 // 2023, with a decay). A pass adds up its share in whole numbers, in whatever
 // order its threads come, so that scores do not depend on how many there are.
+//
+// Where losers are merged, a slot of the tail may stand for many tokens. It has the sum of their
+// scores, their mean position, and a bias, the logarithm of how many keys like it there would be:
+// of parts with the scores A_i, the shares w_i = A_i / sum A and biases b_i it is
+// sum w_i (b_i - ln w_i). For then sum n_i exp(q k_i) = n exp(q sum w_i k_i) if A_i tells what part
+// i gets, n_i exp(q k_i): ALGORITHMS 4.1, and KeepKV (Tian et al. 2025) with another count.
 #pragma once
 
 #include <array>
@@ -28,11 +34,16 @@ class TailScores {
   static constexpr double kUnit = 4294967296.0;  // masses count in 2^-32
 
   TailScores() = default;
-  explicit TailScores(size_t num_slots)
-      : scores_(num_slots), masses_(num_slots), positions_(num_slots) {}
+  explicit TailScores(size_t num_slots, bool merges = false)
+      : scores_(num_slots),
+        masses_(num_slots),
+        positions_(num_slots),
+        biases_(merges ? num_slots : 0),
+        fractions_(merges ? num_slots : 0) {}
   // Heap of one with so many slots.
-  static uint64_t BytesFor(uint64_t num_slots) {
-    return num_slots * (sizeof(float) + sizeof(int64_t) + sizeof(uint32_t));
+  static uint64_t BytesFor(uint64_t num_slots, bool merges = false) {
+    return num_slots *
+           (sizeof(float) + sizeof(int64_t) + sizeof(uint32_t) + (merges ? 2 * sizeof(float) : 0));
   }
 
   // By slot: what the pass that runs has given so far, each query's share faded by the tokens
@@ -52,13 +63,31 @@ class TailScores {
     uint32_t from;
     uint32_t to;
   };
+  // What the losers leave together, at slot `to`: the mean of their keys, each turned by `shift`
+  // positions, and of their values, with these weights. Their sum is 1. No parts: nothing.
+  struct Part {
+    uint32_t slot;
+    float weight;
+    double shift;
+  };
+  struct Merge {
+    std::span<const Part> parts;
+    uint32_t to = 0;
+  };
+  struct Choice {
+    Merge merge;                  // to be done first: parts are where they were
+    std::span<const Move> moves;  // in this order
+  };
   // Lets the 16 tokens from position `leaving` on, which lie behind the tail, compete for its slots
-  // and forgets those that lose; slots behind them move up. Tokens before `oldest` lose to anybody.
-  // Moves are to be made in order; valid until the next call.
-  std::span<const Move> Choose(Tail tail, uint32_t leaving, uint32_t oldest);
+  // and forgets those that lose, or merges them with the worst of the tail; slots behind them move
+  // up. Tokens before `oldest` lose to anybody, and are not merged. Valid until the next call.
+  Choice Choose(Tail tail, uint32_t leaving, uint32_t oldest);
   // The first choice: the tail's slots hold the tokens from this position on.
   void BeginTail(Tail tail, uint32_t first_position);
   void Forget();
+
+  // By slot: what is added to the score of the key there. Empty where nothing is merged.
+  std::span<const float> biases() const { return biases_; }
 
   // Positions of the tokens in the tail.
   std::span<const uint32_t> positions(Tail tail) const {
@@ -66,10 +95,29 @@ class TailScores {
   }
 
  private:
+  // A candidate that does not stay.
+  struct Loser {
+    uint32_t slot;  // where its key and value are
+    float score;
+    float bias;
+    double position;
+  };
+  bool merges() const { return !biases_.empty(); }
+  uint32_t Least(Tail tail) const;
+  void LoseFrom(uint32_t slot);
+  void Put(uint32_t slot, float score, uint32_t position);
+  Merge MergeLosers(Tail tail);
+
   std::vector<float> scores_;
   std::vector<int64_t> masses_;
   std::vector<uint32_t> positions_;  // of the tail's slots
+  std::vector<float> biases_;        // of the same
+  std::vector<float> fractions_;     // of a mean position, what is beyond the whole number
   std::array<Move, kernels::kBlockTokens> moves_{};
+  size_t num_moves_ = 0;
+  std::array<Loser, kernels::kBlockTokens + 1> losers_{};
+  std::array<Part, kernels::kBlockTokens + 1> parts_{};
+  size_t num_losers_ = 0;
 };
 
 }  // namespace tael::kv

@@ -108,25 +108,42 @@ std::vector<LayerGroup*> ApplyTokens(const WindowPolicy& policy, Geometry& geome
   return ours;
 }
 
+// Of a policy whose windows keep a tail.
+Status CheckTail(const WindowPolicy& policy) {
+  const std::string flag = std::string("--evict ") + ToString(policy.evict);
+  if (policy.tokens == 0) {
+    return Error{ErrorCode::kInvalidArgument, "nothing is evicted without a window",
+                 "choose one (--window), or leave " + flag + " out"};
+  }
+  if (policy.start != 0) {
+    return Error{ErrorCode::kInvalidArgument, "a window that chooses by attention stays as it is",
+                 "a tail that a narrower window gave up does not come back: with " + flag +
+                     " choose one number of tokens (--window), or take --evict drop"};
+  }
+  const uint32_t least = LeastWithTail(policy.sinks);
+  if (policy.tokens >= least) return {};
+  return Error{ErrorCode::kInvalidArgument, "the window is too short to choose by attention",
+               std::to_string(policy.tokens) + " tokens; with " + flag + " and " +
+                   std::to_string(policy.sinks) + " sinks it takes " + std::to_string(least) +
+                   " at least (--window)"};
+}
+
 }  // namespace
 
+const char* ToString(Evict evict) {
+  switch (evict) {
+    case Evict::kDrop:
+      return "drop";
+    case Evict::kHeavy:
+      return "heavy";
+    case Evict::kMerge:
+      return "merge";
+  }
+  return "";
+}
+
 Status CheckWindow(const WindowPolicy& policy) {
-  const bool heavy = policy.evict == Evict::kHeavy;
-  if (heavy && policy.tokens == 0) {
-    return Error{ErrorCode::kInvalidArgument, "nothing is evicted without a window",
-                 "choose one (--window), or leave --evict heavy out"};
-  }
-  if (heavy && policy.start != 0) {
-    return Error{ErrorCode::kInvalidArgument, "--evict heavy needs a window that stays as it is",
-                 "a tail that a narrower window gave up does not come back: choose one number of "
-                 "tokens (--window), or --evict drop"};
-  }
-  if (heavy && policy.tokens < LeastWithTail(policy.sinks)) {
-    return Error{ErrorCode::kInvalidArgument, "the window is too short for --evict heavy",
-                 std::to_string(policy.tokens) + " tokens; with " + std::to_string(policy.sinks) +
-                     " sinks it takes " + std::to_string(LeastWithTail(policy.sinks)) +
-                     " at least (--window)"};
-  }
+  if (ChoosesByAttention(policy.evict)) TAEL_RETURN_IF_ERROR(CheckTail(policy));
   const uint32_t least = policy.start != 0 ? std::min(policy.start, policy.tokens) : policy.tokens;
   if (least == 0 || least > policy.sinks) return {};
   return Error{ErrorCode::kInvalidArgument, "the window holds nothing but its sinks",
@@ -137,8 +154,11 @@ Status CheckWindow(const WindowPolicy& policy) {
 
 void ApplyWindow(const WindowPolicy& policy, Geometry& geometry) {
   const std::vector<LayerGroup*> ours = ApplyTokens(policy, geometry);
-  if (policy.tokens == 0 || policy.evict != Evict::kHeavy) return;
-  for (LayerGroup* group : ours) group->shape.tail = TailOf(group->shape.window, policy.sinks);
+  if (policy.tokens == 0 || !ChoosesByAttention(policy.evict)) return;
+  for (LayerGroup* group : ours) {
+    group->shape.tail = TailOf(group->shape.window, policy.sinks);
+    group->shape.merges = policy.evict == Evict::kMerge;
+  }
 }
 
 uint64_t MostRows(const LayerShape& shape, uint32_t pass_tokens) {
@@ -161,7 +181,7 @@ uint64_t TailBytes(const Geometry& geometry) {
   uint64_t bytes = 0;
   for (const LayerGroup& group : geometry.groups) {
     if (group.shape.tail == 0) continue;
-    bytes += group.layers.size() * TailScores::BytesFor(MostSlots(group.shape));
+    bytes += group.layers.size() * TailScores::BytesFor(MostSlots(group.shape), group.shape.merges);
   }
   return bytes;
 }

@@ -15,7 +15,8 @@
 //   0 .. sinks-1 | tail: `tail` tokens of those before | floor16(p) - recent ........ p
 //
 // with sinks + tail + recent + 8 <= tokens, so that the mean over the queries of a block is the
-// window. Nothing is hidden before there is more than the tail can hold.
+// window. Nothing is hidden before there is more than the tail can hold. What is not kept may be
+// merged instead of dropped: one of the tail's slots then stands for all of it (slot_merge.h).
 //
 // Layers whose model has a window of its own (Gemma, Mistral) were trained without sinks and get
 // neither sinks nor a tail; the tighter of the two windows holds.
@@ -66,7 +67,11 @@ struct Window {
 enum class Evict : uint8_t {
   kDrop,
   kHeavy,  // those that got most attention stay, in a quarter of the window
+  kMerge,  // so they do, and the others are merged
 };
+// Whether a window keeps a tail then.
+constexpr bool ChoosesByAttention(Evict evict) { return evict != Evict::kDrop; }
+const char* ToString(Evict evict);  // as --evict has it
 
 enum class WindowShape : uint8_t {
   kUniform,

@@ -28,10 +28,9 @@ class Windows(Case):
                             "--window", 100)
         self.assertEqual(fits["truncated_tokens"], 0)
 
-    def test_what_is_not_there_yet_is_refused_by_name(self):
+    def test_what_is_unknown_is_refused_by_name(self):
         run = ["run", "-m", MODEL, "-p", "x", "--raw", "-n", 1, "--window", 64]
-        self.fails(2, *run, "--evict", "merge", names=["not there yet", "merge", "--evict"])
-        self.fails(2, *run, "--evict", "keep", names=["keep"])
+        self.fails(2, *run, "--evict", "fold", names=["fold", "drop, heavy or merge", "--evict"])
         self.ok(*run, "--evict", "drop")
         self.fails(2, *run, "--window-shape", "round", names=["round", "layered"])
         for bad in ("0", "-1", "many", "9999", "96..64", "..64", "64..", "64..9999"):
@@ -81,6 +80,10 @@ class Windows(Case):
         self.assertLess(slabs, scores + 64 * 512)
         self.assertLess(heavy["kv_bytes"], drop["kv_bytes"])
         self.assertIn(b"for the attention they got", self.ok(*plan, "--evict", "heavy").out)
+        merge = self.json_of(*plan, "--evict", "merge")  # 8 bytes more: a bias, and where it lies
+        self.assertEqual(merge["window"]["evict"], "merge")
+        self.assertEqual(merge["parts"]["kv"] - heavy["parts"]["kv"], scores // 2)
+        self.assertIn(b"mean of others", self.ok(*plan, "--evict", "merge").out)
 
     def test_a_window_that_grows_is_as_wide_as_there_is_room(self):
         run = ["run", "-m", MODEL, "--prompt-tokens", self.ids(400), "-n", 5, "--temp", 0,

@@ -26,6 +26,9 @@ using Tails = std::vector<std::vector<uint32_t>>;  // positions by layer, ascend
 kv::WindowPolicy Heavy(uint32_t tokens, uint32_t sinks, kv::WindowShape shape) {
   return {.tokens = tokens, .sinks = sinks, .shape = shape, .evict = kv::Evict::kHeavy};
 }
+kv::WindowPolicy Merge(uint32_t tokens, uint32_t sinks, kv::WindowShape shape) {
+  return {.tokens = tokens, .sinks = sinks, .shape = shape, .evict = kv::Evict::kMerge};
+}
 
 std::unique_ptr<engine::Engine> MakeEngine(const Case& c, uint32_t sessions = 1,
                                            uint32_t threads = 2) {
@@ -41,6 +44,7 @@ std::vector<Reference::Tail> OracleTails(const engine::Engine& engine) {
   for (const kv::LayerPlace& place : geometry.places) {
     const kv::LayerShape& shape = geometry.group(place.group).shape;
     Reference::Tail out{.sinks = shape.sinks, .tail = shape.tail};
+    out.merges = engine.plan().window.evict == kv::Evict::kMerge;
     out.recent = (shape.window - shape.sinks - shape.tail - 8) / 16 * 16;
     out.first_choice = (shape.sinks + 15) / 16 * 16 + shape.tail + out.recent + 16;
     out.reach = engine.model().description().trained_context;
@@ -62,7 +66,12 @@ struct Expected {
 
 Tails TailsOf(const Reference& oracle) {
   Tails tails;
-  for (const Reference::Tail& tail : oracle.tails()) tails.push_back(tail.kept);
+  for (const Reference::Tail& tail : oracle.tails()) {
+    tails.push_back(tail.kept);
+    for (const auto& mean : tail.summaries)
+      tails.back().push_back(static_cast<uint32_t>(mean.position));
+    std::ranges::sort(tails.back());
+  }
   return tails;
 }
 
@@ -108,7 +117,9 @@ std::vector<Case> Cases() {
           {"gemma3", Heavy(100, 4, kUniform)},       // and windows of its own: 24, without a tail
           {"smollm3", Heavy(100, 4, kLayered)},      // layers without rotation
           {"gemma2", Heavy(80, 20, kLayered)},       // soft caps
-          {"phi3", Heavy(130, 4, kUniform)}};
+          {"phi3", Heavy(130, 4, kUniform)},        {"llama_gqa", Merge(64, 4, kUniform)},
+          {"gemma3", Merge(100, 4, kUniform)},      {"smollm3", Merge(100, 4, kLayered)},
+          {"gemma2", Merge(80, 20, kLayered)},      {"phi3", Merge(130, 4, kUniform)}};
 }
 
 class HeavyModel : public testing::TestWithParam<Case> {};

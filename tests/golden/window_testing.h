@@ -28,7 +28,8 @@ inline std::string TestName(const testing::TestParamInfo<Case>& info) {
   const kv::WindowPolicy& policy = info.param.policy;
   const bool layered = policy.shape == kv::WindowShape::kLayered;
   return info.param.model + "_" + std::to_string(policy.tokens) + "_" +
-         std::to_string(policy.sinks) + (layered ? "_layered" : "_uniform");
+         std::to_string(policy.sinks) + (layered ? "_layered" : "_uniform") +
+         (policy.evict == kv::Evict::kMerge ? "_merge" : "");
 }
 
 inline constexpr double kTolerance = 2e-3;  // of log probabilities; both sides are f32
