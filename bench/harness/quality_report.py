@@ -67,7 +67,8 @@ def verdict_section(table):
     rows = [[standing.policy.title, f"{standing.kl:.3f}", f"{standing.bytes:.3f}",
              f"{standing.worst:.2f}", str(standing.cells)] for standing in found]
     best = quality.best(table)
-    used = ("that is what `--window auto` uses" if best.policy.name == quality.AUTO else
+    used = ("that is what `--window auto` uses where the budget holds less than the model's context"
+            if best.policy.name == quality.AUTO else
             f"`--window auto` uses {quality.policy_named(quality.AUTO).title}")
     return ["## Which policy is best?", "",
             (f"Beside `{BASE}` ({quality.policy_named(BASE).title}) at the same window, over all models, types and "

@@ -102,11 +102,12 @@ void AddKvTypeFlags(CLI::App* app, ModelFlags& model) {
 }
 
 void AddWindowFlags(CLI::App* app, kv::WindowPolicy& window) {
+  window.best = true;
   AddParsed<kv::WindowPolicy>(
       app, "--window",
       "Tokens that a layer keeps, on average: the first few and the last. N..M: N, and up to M "
-      "while there is room; auto: as many as the budget holds; off: all, and what is longer is "
-      "refused",
+      "while there is room; auto: as many as the budget holds, and where that is less than the "
+      "model's context, --evict heavy; off: all, and what is longer is refused",
       ParseWindow,
       [&window](const kv::WindowPolicy& given) {
         window.tokens = given.tokens;
@@ -117,9 +118,13 @@ void AddWindowFlags(CLI::App* app, kv::WindowPolicy& window) {
       ->default_str("off");
   AddCount(app, "--sinks", window.sinks, "First tokens that a window never drops", 0, kMaxTokens)
       ->default_str("4");
-  AddParsed<kv::WindowShape>(
-      app, "--window-shape", "uniform, or layered: shallow layers keep less, deep ones more",
-      ParseWindowShape, [&window](kv::WindowShape shape) { window.shape = shape; })
+  AddParsed<kv::WindowShape>(app, "--window-shape",
+                             "uniform, or layered: shallow layers keep less, deep ones more",
+                             ParseWindowShape,
+                             [&window](kv::WindowShape shape) {
+                               window.shape = shape;
+                               window.best = false;
+                             })
       ->type_name("SHAPE")
       ->default_str("layered");
   AddCount(app, "--floor", window.floor, "Memory pressure shrinks a window to this at least", 1,
@@ -132,6 +137,7 @@ void AddWindowFlags(CLI::App* app, kv::WindowPolicy& window) {
                        ParseEvict,
                        [&window](kv::Evict evict) {
                          window.evict = evict;
+                         window.best = false;
                          const bool by_task = window.tokens == kv::WindowPolicy::kAuto;
                          if (kv::ChoosesByAttention(evict) && by_task) window.start = 0;
                        })

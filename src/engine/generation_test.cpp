@@ -407,6 +407,25 @@ TEST(Plan, AnAutomaticWindowIsWhatTheBudgetHolds) {
   EXPECT_LT(tight->window.tokens, 1024u);
   EXPECT_GE(tight->window.tokens, 256u);
   EXPECT_EQ(tight->window.shape, kv::WindowShape::kLayered);
+  EXPECT_EQ(tight->window.evict, kv::Evict::kDrop);
+  // Asked for the best, it keeps old tokens by attention where it has to be short, within the same
+  // budget.
+  request.window.best = true;
+  const auto best = MakePlan(**model, request);
+  EXPECT_TRUE(best->fits());
+  EXPECT_EQ(best->window.evict, kv::Evict::kHeavy);
+  EXPECT_EQ(best->window.shape, kv::WindowShape::kUniform);
+  EXPECT_GT(best->score_bytes, 0u);
+  EXPECT_EQ(best->min_budget_bytes, tight->min_budget_bytes);
+  EXPECT_EQ(CapacityOf(**model, request, *best).max_sessions, 1u);
+  PlanRequest server = request;
+  server.server_bytes = 1;  // its sessions share prefixes
+  EXPECT_EQ(MakePlan(**model, server)->window.evict, kv::Evict::kDrop);
+  request.budget_bytes = uint64_t{1} << 30;
+  EXPECT_EQ(MakePlan(**model, request)->window.evict, kv::Evict::kDrop);
+  request.budget_bytes = large->min_budget_bytes;  // no room for a tail
+  EXPECT_TRUE(MakePlan(**model, request)->fits());
+  request.window.best = false;
   // It is at most what the model was trained for, and has to hold its sinks.
   request.window.sinks = 1023;
   EXPECT_TRUE(MakePlan(**model, request).has_value());

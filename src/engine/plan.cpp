@@ -130,6 +130,14 @@ uint64_t RuntimeBytes(const model::Model& model, const PlanRequest& request) {
          (request.num_threads + kOtherThreads) * kStackBytes + kRuntimeHeadroom;
 }
 
+// With the policy that loses least at equal bytes: docs/kv-quality.md. What it costs (drafts,
+// shared prefixes, long passes over a prompt) is worth it only where a window loses something.
+PlanRequest WithBestWindow(PlanRequest request) {
+  request.window.evict = kv::Evict::kHeavy;
+  request.window.shape = kv::WindowShape::kUniform;
+  return request;
+}
+
 // Tokens that share a pass get the bits they would get alone only while they share the form of one
 // token's activations; f32 rows are always that.
 uint32_t DraftTokens(const PlanRequest& request) {
@@ -470,11 +478,20 @@ Result<MemoryPlan> MakePlan(const model::Model& model, const PlanRequest& reques
                  "a window has dropped most of a prompt before its question is read; leave "
                  "--window or --compress-prompt out"};
   }
-  return Planner(model, request).Make();
+  const MemoryPlan plan = Planner(model, request).Make();
+  if (!window.best || !is_auto || window.start != 0 || !plan.fits()) return plan;
+  if (plan.window.tokens >= trained) return plan;  // then nothing is lost but of endless texts
+  if (request.server_bytes != 0) return plan;      // a server's sessions share prefixes
+  MemoryPlan best = Planner(model, WithBestWindow(request)).Make();
+  if (!best.fits() || !kv::CheckWindow(best.window)) return plan;
+  best.min_budget_bytes = plan.min_budget_bytes;
+  best.min_streamed_bytes = plan.min_streamed_bytes;
+  return best;
 }
 
 Capacity CapacityOf(const model::Model& model, const PlanRequest& request, const MemoryPlan& plan) {
-  return Planner(model, request).MakeCapacity(plan);
+  const bool is_best = request.window.best && plan.window.evict != request.window.evict;
+  return Planner(model, is_best ? WithBestWindow(request) : request).MakeCapacity(plan);
 }
 
 KvShape KvShapeOf(const MemoryPlan& plan, uint64_t bytes) {

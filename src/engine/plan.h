@@ -37,7 +37,7 @@ struct PlanRequest {
   std::optional<KvSafety> kv_safety = {};  // with kv_auto: what was measured of the model
   bool auto_on_reference = false;  // kv_auto on the reference path, too, which else keeps f32
   // kAuto: as long as the context that fits, and uniform where that is all the model was trained
-  // for.
+  // for; `best` then decides about eviction.
   kv::WindowPolicy window = {};
   kv::CompressPolicy compress = {};  // of prompts
   uint64_t tokenizer_bytes = 0;
@@ -61,7 +61,7 @@ struct MemoryPlan {
   uint32_t context_length = 0;
   uint32_t max_sessions = 1;
   uint32_t draft_tokens = 0;    // that a pass can check exactly
-  kv::WindowPolicy window;      // as asked for; where that was kAuto, tokens and shape are chosen
+  kv::WindowPolicy window;      // as asked for; where that was kAuto, with what was chosen
   kv::CompressPolicy compress;  // of prompts, as asked for
   kv::Geometry geometry;        // with the windows of the policy and the KV types of each layer
   KvReason kv_reason = KvReason::kAsked;

@@ -85,6 +85,18 @@ class Windows(Case):
         self.assertEqual(merge["parts"]["kv"] - heavy["parts"]["kv"], scores // 2)
         self.assertIn(b"mean of others", self.ok(*plan, "--evict", "merge").out)
 
+    def test_an_automatic_window_keeps_what_got_most_attention_where_it_loses_anything(self):
+        plan = ["plan", "-m", MODEL, "--budget", "1G", "--window", "auto"]
+        evict = lambda *flags: self.json_of(*plan, *flags)["window"]["evict"]
+        self.assertEqual(evict("--ctx", 256), "heavy")
+        self.assertEqual(evict(), "drop")  # as long as the model's context
+        self.assertEqual(evict("--ctx", 256, "--server"), "drop")  # its sessions share prefixes
+        self.assertEqual(evict("--ctx", 256, "--evict", "drop"), "drop")
+        self.assertEqual(evict("--ctx", 256, "--window-shape", "layered"), "drop")
+        run = ["run", "-m", MODEL, "--prompt-tokens", self.ids(300), "-n", 5, "--temp", 0]
+        found = self.json_of(*run, "--ctx", 128, "--window", "auto")
+        self.assertEqual((found["window"]["evict"], found["completion_tokens"]), ("heavy", 5))
+
     def test_a_window_that_grows_is_as_wide_as_there_is_room(self):
         run = ["run", "-m", MODEL, "--prompt-tokens", self.ids(400), "-n", 5, "--temp", 0,
                "--ctx", 128, "--window-shape", "uniform"]
