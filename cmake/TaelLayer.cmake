@@ -28,7 +28,7 @@ endfunction()
 function(tael_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  # What is tested keeps its flags; half of all compile time was the optimiser at work on tests.
+  # What is tested keeps its flags; tests themselves are worth no optimiser's time.
   target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
   target_link_libraries(${name} PRIVATE ${ARG_LIBS} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE TAEL_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data")
