@@ -53,7 +53,7 @@ POLICIES = (
            offered=False),
 )
 BASE = "uniform"  # that the others are compared with
-AUTO = "heavy"    # that `--window auto` uses, where it loses anything
+AUTO = "heavy-layered"  # that `--window auto` uses, where it loses anything
 FULL = "full"     # no policy: everything is kept
 
 

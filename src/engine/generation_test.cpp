@@ -414,7 +414,7 @@ TEST(Plan, AnAutomaticWindowIsWhatTheBudgetHolds) {
   const auto best = MakePlan(**model, request);
   EXPECT_TRUE(best->fits());
   EXPECT_EQ(best->window.evict, kv::Evict::kHeavy);
-  EXPECT_EQ(best->window.shape, kv::WindowShape::kUniform);
+  EXPECT_EQ(best->window.shape, kv::WindowShape::kLayered);
   EXPECT_GT(best->score_bytes, 0u);
   EXPECT_EQ(best->min_budget_bytes, tight->min_budget_bytes);
   EXPECT_EQ(CapacityOf(**model, request, *best).max_sessions, 1u);

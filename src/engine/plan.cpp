@@ -134,7 +134,6 @@ uint64_t RuntimeBytes(const model::Model& model, const PlanRequest& request) {
 // shared prefixes, long passes over a prompt) is worth it only where a window loses something.
 PlanRequest WithBestWindow(PlanRequest request) {
   request.window.evict = kv::Evict::kHeavy;
-  request.window.shape = kv::WindowShape::kUniform;
   return request;
 }
 
