@@ -202,8 +202,8 @@ void Sequence::Choose(size_t group) {
     TailScores& scores = table.scores[layer];
     if (!table.has_gap()) scores.BeginTail(tail, tail.begin);
     const TailScores::Choice choice = scores.Choose(tail, leaving * kTokens, oldest);
-    if (!choice.merge.parts.empty()) MergeLosers(group, layer, leaving, choice.merge);
-    for (const TailScores::Move& move : choice.moves) {
+    if (!choice.parts().empty()) MergeLosers(group, layer, leaving, choice);
+    for (const TailScores::Move& move : choice.moves()) {
       std::byte* to = MutableBlock(GroupId{static_cast<uint32_t>(group)}, move.to);
       CopySlot(geometry_->groups[group], layer, table.bases[leaving], move.from % kTokens, to,
                move.to % kTokens);
@@ -213,19 +213,19 @@ void Sequence::Choose(size_t group) {
 
 // Parts lie in the tail, or in the block that leaves it room.
 void Sequence::MergeLosers(size_t group, size_t layer, uint32_t leaving,
-                           const TailScores::Merge& merge) {
+                           const TailScores::Choice& choice) {
   const GroupTable& table = tables_[group];
   const LayerGroup& layers = geometry_->groups[group];
   const Window w = window(GroupId{static_cast<uint32_t>(group)});
   std::array<SlotPart, kTokens + 1> parts;
-  for (size_t i = 0; i < merge.parts.size(); ++i) {
-    const auto& [slot, weight, shift] = merge.parts[i];
+  for (size_t i = 0; i < choice.num_parts; ++i) {
+    const auto& [slot, weight, shift] = choice.merged[i];
     const bool in_tail = slot < w.tail_begin() + w.tail;
     parts[i] = {table.bases[in_tail ? slot / kTokens : leaving], slot % kTokens, weight, shift};
   }
   MergeSlots(layers, layer, geometry_->rotations[layers.layers[layer]],
-             std::span(parts).first(merge.parts.size()),
-             MutableBlock(GroupId{static_cast<uint32_t>(group)}, merge.to), merge.to % kTokens);
+             std::span(parts).first(choice.num_parts),
+             MutableBlock(GroupId{static_cast<uint32_t>(group)}, choice.to), choice.to % kTokens);
 }
 
 // The first token from length() on that sees another part of the text than the geometry says.

@@ -197,7 +197,7 @@ class Sequence {
   void TakeCopies(size_t group, uint32_t end);
   bool Chooses(size_t group, uint32_t length) const;
   void Choose(size_t group);
-  void MergeLosers(size_t group, size_t layer, uint32_t leaving, const TailScores::Merge& merge);
+  void MergeLosers(size_t group, size_t layer, uint32_t leaving, const TailScores::Choice& choice);
   void ForgetCompression();
   void BeginObserving(uint32_t end);
   void CompressGroup(GroupTable& table, const Compression& plan);

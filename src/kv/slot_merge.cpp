@@ -48,17 +48,15 @@ void LoadKey(KvType type, size_t head_dim, const std::byte* tile, size_t slot, f
 }
 
 // Turns a key on by so many positions.
-void Turn(const Rotation& rotation, double positions, float* key) {
+void Turn(const kernels::VectorTable& vec, const Rotation& rotation, double positions, float* key) {
   const size_t half = rotation.frequencies.size();
+  std::array<float, kMostDims / 2> cos, sin;
   for (size_t i = 0; i < half; ++i) {
     const double angle = positions * rotation.frequencies[i];
-    const auto c = static_cast<float>(std::cos(angle)), s = static_cast<float>(std::sin(angle));
-    float& a = key[rotation.pairs ? 2 * i : i];
-    float& b = key[rotation.pairs ? 2 * i + 1 : i + half];
-    const float turned = a * c - b * s;
-    b = a * s + b * c;
-    a = turned;
+    cos[i] = static_cast<float>(std::cos(angle));
+    sin[i] = static_cast<float>(std::sin(angle));
   }
+  (rotation.pairs ? vec.rope_pairs : vec.rope_halves)(key, cos.data(), sin.data(), half);
 }
 
 }  // namespace
@@ -77,7 +75,7 @@ void MergeSlots(const LayerGroup& group, size_t layer, const Rotation& rotation,
     for (const SlotPart& part : parts) {
       LoadKey(k_type, head_dim, part.block + keys, part.slot, part_key.data());
       if (transformed) kernels.vec.hadamard(part_key.data(), head_dim);
-      Turn(rotation, part.shift, part_key.data());
+      Turn(kernels.vec, rotation, part.shift, part_key.data());
       for (size_t d = 0; d < head_dim; ++d) key[d] += part.weight * part_key[d];
       alignas(kernels::kCacheLine) std::array<float, kTokens> weights{};
       weights[part.slot] = part.weight;

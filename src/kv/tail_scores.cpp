@@ -33,25 +33,31 @@ void TailScores::BeginTail(Tail tail, uint32_t first_position) {
 
 TailScores::Choice TailScores::Choose(Tail tail, uint32_t leaving, uint32_t oldest) {
   TAEL_CHECK(tail.end + kTokens <= scores_.size());
-  num_moves_ = num_losers_ = 0;
+  Choice choice;
+  std::array<Loser, kTokens + 1> losers;
   for (uint32_t slot = tail.begin; slot < tail.end; ++slot) {
     if (positions_[slot] < oldest) scores_[slot] = kGone;
   }
   for (uint32_t i = 0; i < kTokens; ++i) {
     const uint32_t from = tail.end + i, to = Least(tail);
-    if (scores_[from] <= scores_[to]) {
-      losers_[num_losers_++] = {from, scores_[from], 0, static_cast<double>(leaving + i)};
-      continue;
+    const bool stays = scores_[from] > scores_[to];
+    if (merges()) {
+      losers[i] = stays ? InTail(to, choice)
+                        : Loser{from, scores_[from], 0, static_cast<double>(leaving + i)};
     }
-    LoseFrom(to);
+    if (!stays) continue;
     Put(to, scores_[from], leaving + i);
-    moves_[num_moves_++] = {from, to};
+    choice.moved[choice.num_moves++] = {from, to};
   }
-  const Merge merge = merges() ? MergeLosers(tail) : Merge{};
+  if (merges()) {  // what has the least score of the tail gives its slot, and is merged, too
+    const uint32_t to = Least(tail);
+    losers[kTokens] = InTail(to, choice);
+    Merge(losers, to, choice);
+  }
   const auto end = scores_.begin() + tail.end;
   std::shift_left(end, scores_.end(), kTokens);
   std::fill(scores_.end() - kTokens, scores_.end(), 0.0f);
-  return {merge, std::span(moves_).first(num_moves_)};
+  return choice;
 }
 
 uint32_t TailScores::Least(Tail tail) const {
@@ -59,17 +65,14 @@ uint32_t TailScores::Least(Tail tail) const {
   return static_cast<uint32_t>(std::min_element(first + tail.begin, first + tail.end) - first);
 }
 
-// What is in this slot of the tail, for the time being, does not stay.
-void TailScores::LoseFrom(uint32_t slot) {
-  uint32_t lies_at = slot;  // one that has won a place and loses it again has not moved yet
-  for (size_t i = 0; i < num_moves_; ++i) {
-    if (moves_[i].to == slot) lies_at = moves_[i].from;
+// What is in this slot of the tail. Requires: merges().
+TailScores::Loser TailScores::InTail(uint32_t slot, const Choice& choice) const {
+  uint32_t lies_at = slot;  // one that has won a place in this choice has not moved yet
+  for (const Move& move : choice.moves()) {
+    if (move.to == slot) lies_at = move.from;
   }
-  Loser& loser =
-      losers_[num_losers_++] = {lies_at, scores_[slot], 0, static_cast<double>(positions_[slot])};
-  if (!merges()) return;
-  loser.bias = biases_[slot];
-  loser.position += static_cast<double>(fractions_[slot]);
+  return {lies_at, scores_[slot], biases_[slot],
+          static_cast<double>(positions_[slot]) + static_cast<double>(fractions_[slot])};
 }
 
 void TailScores::Put(uint32_t slot, float score, uint32_t position) {
@@ -78,32 +81,26 @@ void TailScores::Put(uint32_t slot, float score, uint32_t position) {
   if (merges()) biases_[slot] = fractions_[slot] = 0;
 }
 
-// The losers, and what has the least score of the tail, take one slot together.
-TailScores::Merge TailScores::MergeLosers(Tail tail) {
-  const uint32_t to = Least(tail);
-  LoseFrom(to);
+// The losers take the slot `to` together, if any of them got attention.
+void TailScores::Merge(std::span<const Loser> losers, uint32_t to, Choice& choice) {
   double total = 0, position = 0, bias = 0;
-  for (const Loser& loser : std::span(losers_).first(num_losers_)) {
-    total += std::max(0.0, static_cast<double>(loser.score));
-  }
-  if (total == 0) return {};
-  size_t num_parts = 0;
-  for (const Loser& loser : std::span(losers_).first(num_losers_)) {
+  for (const Loser& loser : losers) total += std::max(0.0, static_cast<double>(loser.score));
+  if (total == 0) return;
+  for (const Loser& loser : losers) {
     if (loser.score <= 0) continue;
     const double weight = static_cast<double>(loser.score) / total;
     position += weight * loser.position;
     bias += weight * (static_cast<double>(loser.bias) - std::log(weight));
-    parts_[num_parts++] = {loser.slot, static_cast<float>(weight), -loser.position};
+    choice.merged[choice.num_parts++] = {loser.slot, static_cast<float>(weight), -loser.position};
   }
-  for (Part& part : std::span(parts_).first(num_parts)) part.shift += position;
+  for (Part& part : std::span(choice.merged).first(choice.num_parts)) part.shift += position;
   const auto whole = static_cast<uint32_t>(position);
   Put(to, static_cast<float>(total), whole);
   biases_[to] = static_cast<float>(bias);
   fractions_[to] = static_cast<float>(position - whole);
-  const auto moves = std::remove_if(moves_.begin(), moves_.begin() + num_moves_,
-                                    [&](const Move& move) { return move.to == to; });
-  num_moves_ = static_cast<size_t>(moves - moves_.begin());
-  return {std::span(parts_).first(num_parts), to};
+  choice.to = to;
+  const auto moves = std::span(choice.moved).first(choice.num_moves);
+  choice.num_moves -= std::ranges::remove(moves, to, &Move::to).size();
 }
 
 void TailScores::Forget() { std::ranges::fill(scores_, 0.0f); }

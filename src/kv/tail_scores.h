@@ -63,24 +63,27 @@ class TailScores {
     uint32_t from;
     uint32_t to;
   };
-  // What the losers leave together, at slot `to`: the mean of their keys, each turned by `shift`
-  // positions, and of their values, with these weights. Their sum is 1. No parts: nothing.
+  // What the losers leave together: the mean of their keys, each turned by `shift` positions, and
+  // of their values, with these weights. Their sum is 1. No parts: nothing.
   struct Part {
     uint32_t slot;
     float weight;
     double shift;
   };
-  struct Merge {
-    std::span<const Part> parts;
-    uint32_t to = 0;
-  };
   struct Choice {
-    Merge merge;                  // to be done first: parts are where they were
-    std::span<const Move> moves;  // in this order
+    std::span<const Part> parts() const { return std::span(merged).first(num_parts); }
+    std::span<const Move> moves() const { return std::span(moved).first(num_moves); }
+
+    // Parts are where they were: they are to be merged first, into the slot `to`.
+    std::array<Part, kernels::kBlockTokens + 1> merged;
+    size_t num_parts = 0;
+    uint32_t to = 0;
+    std::array<Move, kernels::kBlockTokens> moved;  // in this order
+    size_t num_moves = 0;
   };
   // Lets the 16 tokens from position `leaving` on, which lie behind the tail, compete for its slots
   // and forgets those that lose, or merges them with the worst of the tail; slots behind them move
-  // up. Tokens before `oldest` lose to anybody, and are not merged. Valid until the next call.
+  // up. Tokens before `oldest` lose to anybody, and are not merged.
   Choice Choose(Tail tail, uint32_t leaving, uint32_t oldest);
   // The first choice: the tail's slots hold the tokens from this position on.
   void BeginTail(Tail tail, uint32_t first_position);
@@ -104,20 +107,15 @@ class TailScores {
   };
   bool merges() const { return !biases_.empty(); }
   uint32_t Least(Tail tail) const;
-  void LoseFrom(uint32_t slot);
+  Loser InTail(uint32_t slot, const Choice& choice) const;
   void Put(uint32_t slot, float score, uint32_t position);
-  Merge MergeLosers(Tail tail);
+  void Merge(std::span<const Loser> losers, uint32_t to, Choice& choice);
 
   std::vector<float> scores_;
   std::vector<int64_t> masses_;
   std::vector<uint32_t> positions_;  // of the tail's slots
   std::vector<float> biases_;        // of the same
   std::vector<float> fractions_;     // of a mean position, what is beyond the whole number
-  std::array<Move, kernels::kBlockTokens> moves_{};
-  size_t num_moves_ = 0;
-  std::array<Loser, kernels::kBlockTokens + 1> losers_{};
-  std::array<Part, kernels::kBlockTokens + 1> parts_{};
-  size_t num_losers_ = 0;
 };
 
 }  // namespace tael::kv

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <map>
 #include <vector>
 
 namespace tael::kv {
@@ -39,7 +40,8 @@ TEST_F(TailScoresTest, WhoGotMoreTakesTheSlotOfWhoGotLeast) {
   scores.BeginTail(kTail, 2);
   Pass(2, {0.4, 0.1, 0.3, 0.2});
   Pass(6, {0.05, 0.15, 0.25});
-  const auto moves = scores.Choose(kTail, 6, 0).moves;
+  const TailScores::Choice choice = scores.Choose(kTail, 6, 0);
+  const auto moves = choice.moves();
   // 0.15 beats 0.1 (slot 3), 0.25 beats that of the same slot no more, but 0.15 itself.
   ASSERT_EQ(moves.size(), 2u);
   EXPECT_EQ(moves[0].from, 7u);
@@ -53,13 +55,14 @@ TEST_F(TailScoresTest, SlotsBehindTheOnesThatLeaveMoveUpWithTheirScores) {
   scores.BeginTail(kTail, 2);
   Pass(2, {0.4, 0.4, 0.4, 0.1});
   Pass(22 + 3, {0.9});  // token 3 of the next block
-  EXPECT_TRUE(scores.Choose(kTail, 6, 0).moves.empty());
-  const auto moves = scores.Choose(kTail, 22, 0).moves;
+  EXPECT_TRUE(scores.Choose(kTail, 6, 0).moves().empty());
+  const TailScores::Choice choice = scores.Choose(kTail, 22, 0);
+  const auto moves = choice.moves();
   ASSERT_EQ(moves.size(), 1u);
   EXPECT_EQ(moves[0].from, 6u + 3);
   EXPECT_EQ(moves[0].to, 5u);
   EXPECT_THAT(Positions(), ElementsAre(2, 3, 4, 25));
-  EXPECT_TRUE(scores.Choose(kTail, 38, 0).moves.empty());  // what came behind has no score
+  EXPECT_TRUE(scores.Choose(kTail, 38, 0).moves().empty());  // what came behind has no score
 }
 
 TEST_F(TailScoresTest, ScoresFadeWithTheTokensThatCome) {
@@ -68,7 +71,8 @@ TEST_F(TailScoresTest, ScoresFadeWithTheTokensThatCome) {
   for (int i = 0; i < 400; ++i) Pass(0, {});
   const double faded = 0.5 * std::pow(TailScores::kDecay, 400);  // 0.224
   Pass(6, {faded * 1.01, faded * 0.97});
-  const auto moves = scores.Choose(kTail, 6, 0).moves;
+  const TailScores::Choice choice = scores.Choose(kTail, 6, 0);
+  const auto moves = choice.moves();
   ASSERT_EQ(moves.size(), 1u);
   EXPECT_EQ(moves[0].from, 6u);
 }
@@ -86,7 +90,8 @@ TEST_F(TailScoresTest, WhereAPassIsCutDoesNotMatter) {
   whole.EndPass(3);
   for (TailScores* each : {&whole, &scores}) {
     each->BeginTail(kTail, 2);
-    const auto moves = each->Choose(kTail, 6, 0).moves;
+    const TailScores::Choice choice = each->Choose(kTail, 6, 0);
+    const auto moves = choice.moves();
     ASSERT_EQ(moves.size(), 1u);  // over a slot that got nothing
     EXPECT_EQ(moves[0].to, 3u);
   }
@@ -99,13 +104,14 @@ TEST_F(TailScoresTest, APassThatWasGivenUpLeavesNoTrace) {
   Give(scores, 6, 5);
   scores.BeginPass();
   scores.EndPass(1);
-  EXPECT_TRUE(scores.Choose(kTail, 6, 0).moves.empty());
+  EXPECT_TRUE(scores.Choose(kTail, 6, 0).moves().empty());
 }
 
 TEST_F(TailScoresTest, ATokenOutOfReachLosesToAnybody) {
   scores.BeginTail(kTail, 2);
   Pass(2, {0.4, 0.3, 0.2, 0.1});
-  const auto moves = scores.Choose(kTail, 6, 4).moves;  // 2 and 3 are too old
+  const TailScores::Choice choice = scores.Choose(kTail, 6, 4);  // 2 and 3 are too old
+  const auto moves = choice.moves();
   ASSERT_EQ(moves.size(), 2u);
   EXPECT_EQ(moves[0].to, 2u);
   EXPECT_EQ(moves[1].to, 3u);
@@ -129,9 +135,9 @@ TEST_F(TailScoresTest, MassesAddUpInWhateverOrder) {
 }
 
 // A slot may lie in the tail, or be one of the block that leaves.
-std::vector<uint32_t> SlotsOf(const TailScores::Merge& merge) {
+std::vector<uint32_t> SlotsOf(const TailScores::Choice& choice) {
   std::vector<uint32_t> slots;
-  for (const TailScores::Part& part : merge.parts) slots.push_back(part.slot);
+  for (const TailScores::Part& part : choice.parts()) slots.push_back(part.slot);
   std::ranges::sort(slots);
   return slots;
 }
@@ -146,23 +152,24 @@ TEST_F(MergingTest, TheLosersAndTheWorstThatStayedTakeOneSlot) {
   Pass(6, {0.05, 0.15, 0.25});
   const TailScores::Choice choice = scores.Choose(kTail, 6, 0);
   // Of 0.4, 0.3, 0.25 | 0.2, 0.15, 0.1, 0.05 the first three stay: 0.2 of slot 5 was the worst.
-  EXPECT_EQ(choice.merge.to, 5u);
-  EXPECT_THAT(SlotsOf(choice.merge), ElementsAre(3, 5, 6, 7));
-  ASSERT_FALSE(choice.moves.empty());
-  EXPECT_EQ(choice.moves.back().from, 8u);
-  EXPECT_EQ(choice.moves.back().to, 3u);
+  EXPECT_EQ(choice.to, 5u);
+  EXPECT_THAT(SlotsOf(choice), ElementsAre(3, 5, 6, 7));
+  ASSERT_FALSE(choice.moves().empty());
+  EXPECT_EQ(choice.moves().back().from, 8u);
+  EXPECT_EQ(choice.moves().back().to, 3u);
   const double faded = TailScores::kDecay;  // what came a pass earlier
-  const double total = 0.1 * faded + 0.2 * faded + 0.05 + 0.15;
-  const double mean =
-      (0.1 * faded * 3 + 0.2 * faded * 5 + 0.05 * 6 + 0.15 * 7) / total;  // positions
+  const std::map<uint32_t, double> given{{3, 0.1 * faded}, {5, 0.2 * faded}, {6, 0.05}, {7, 0.15}};
+  double total = 0, mean = 0;  // of positions
+  for (const auto& [slot, mass] : given) total += mass;
+  for (const auto& [slot, mass] : given) mean += mass / total * slot;
   double weights = 0, bias = 0;
-  for (const TailScores::Part& part : choice.merge.parts) {
+  for (const TailScores::Part& part : choice.parts()) {
     const double weight = part.weight;
     weights += weight;
     bias -= weight * std::log(weight);
     const double position = part.slot;  // before anything was dropped it is
     EXPECT_NEAR(part.shift, mean - position, 1e-5);
-    EXPECT_NEAR(weight, part.slot == 7 ? 0.15 / total : weight, 1e-6);
+    EXPECT_NEAR(weight, given.at(part.slot) / total, 1e-6);
   }
   EXPECT_NEAR(weights, 1, 1e-6);
   EXPECT_NEAR(scores.biases()[5], bias, 1e-6);
@@ -176,7 +183,7 @@ TEST_F(MergingTest, EqualPartsCountAsManyAsTheyAre) {
   scores.BeginPass();
   for (uint32_t slot = 6; slot < 22; ++slot) Give(scores, slot, 0.01);
   scores.EndPass(1);
-  EXPECT_EQ(scores.Choose(kTail, 6, 0).merge.parts.size(), 16u);  // one of the 17 got nothing
+  EXPECT_EQ(scores.Choose(kTail, 6, 0).parts().size(), 16u);  // one of the 17 got nothing
   EXPECT_NEAR(std::ranges::max(scores.biases()), std::log(16.0), 1e-5);
 }
 
@@ -208,7 +215,7 @@ TEST_F(MergingTest, WhatIsOutOfReachIsNotMerged) {
   Pass(2, {0.4, 0.3, 0.2, 0.1});
   Pass(6, {0.05, 0.05, 0.05});
   const TailScores::Choice choice = scores.Choose(kTail, 6, 4);  // 2 and 3 are too old
-  for (const TailScores::Part& part : choice.merge.parts) EXPECT_GE(part.slot, 4u);
+  for (const TailScores::Part& part : choice.parts()) EXPECT_GE(part.slot, 4u);
 }
 
 }  // namespace

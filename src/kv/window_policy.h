@@ -90,9 +90,9 @@ struct WindowPolicy {
   uint32_t floor = 256;  // memory pressure shrinks a window to this at least
   Evict evict = Evict::kDrop;
   uint32_t most = UINT32_MAX;  // tokens that kAuto stands for at most
-  // Of a window that is kAuto, and becomes shorter than what the model was trained for: shape and
-  // eviction are those that lose least (docs/kv-quality.md), whatever is said here; but a server's,
-  // which could not share prefixes then.
+  // Of a window that is kAuto, and becomes shorter than what the model was trained for: eviction is
+  // that which loses least (docs/kv-quality.md), whatever is said here; but not a server's, which
+  // could not share prefixes then.
   bool best = false;
   // Sequences begin with a window of so many tokens at most; it grows to `tokens` while there is
   // room (engine/dynamic_window.h). 0: they have all of it from the start.
