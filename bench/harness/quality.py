@@ -46,7 +46,7 @@ POLICIES = (
            ("--window-shape", "uniform", "--evict", "heavy")),
     Policy("heavy-layered", "old tokens by attention, deep layers keep more",
            ("--window-shape", "layered", "--evict", "heavy"), layered=True),
-    Policy("merge", "the same, all layers alike, others merged",
+    Policy("merge", "old tokens by attention, means of the others",
            ("--window-shape", "uniform", "--evict", "merge")),
     Policy(BAD, "no sinks", ("--window-shape", "uniform", "--sinks", 0), offered=False),
     Policy("one-sink", "1 sink, all layers alike", ("--window-shape", "uniform", "--sinks", 1),
