@@ -120,6 +120,15 @@ class Routes(ServerCase):
 class BadBodies(ServerCase):
     FLAGS = ("--max-body", "100Ki")
 
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.at_rest = cls.server_bytes()  # before any test: a body is held a moment after its answer
+
+    @classmethod
+    def server_bytes(cls):
+        return cls.server.get("/v1/memory").json["parts"]["server"]
+
     def test_what_is_no_json_is_400(self):
         for body in (b"", b"{", b"[1,", b"nonsense", b"\xff\xfe", b'{"messages": "\xff"}',
                      b'{"a": "\\ud800"}', b"null", b"[]", b"7"):
@@ -160,13 +169,11 @@ class BadBodies(ServerCase):
         self.assertEqual(self.server.chat(max_tokens=1).status, 200)
 
     def test_memory_of_bodies_comes_back(self):
-        used = self.server.get("/v1/memory").json["parts"]["server"]
         for _ in range(20):
             self.server.post("/v1/chat/completions", b"[" * 90_000)
             self.server.post("/v1/chat/completions", b"x" * 90_000)
         # The last one's goes with its connection, a moment after its answer.
-        self.assertTrue(wait_for(
-            lambda: self.server.get("/v1/memory").json["parts"]["server"] == used))
+        self.assertTrue(wait_for(lambda: self.server_bytes() == self.at_rest))
 
 
 class Lengths(ServerCase):
