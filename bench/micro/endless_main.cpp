@@ -32,10 +32,14 @@
 #include "mem/process_memory.h"
 #include "sample/repetition.h"
 #include "text/prompt.h"
+#include "tool.h"
 
 namespace tael {
 namespace {
 
+using bench::Fail;
+using bench::Median;
+using bench::Must;
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kSystem =
@@ -65,23 +69,6 @@ struct Options {
   uint32_t tokens = 20000, window = 1024, block = 1000, turn = 120, fresh = 8, plain = 0;
   uint32_t threads = 2, seed = 1;
 };
-
-[[noreturn]] void Fail(const std::string& why) {
-  std::fprintf(stderr, "tael_endless: %s\n", why.c_str());
-  std::exit(2);
-}
-
-template <class T>
-T Must(Result<T> result) {
-  if (!result) Fail(result.error().Message());
-  return *std::move(result);
-}
-
-double Median(std::vector<double> values) {
-  TAEL_CHECK(!values.empty());
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
 
 // The ids that the template puts around a conversation's parts.
 class Script {

@@ -39,6 +39,7 @@
 #include "kv/sequence.h"
 #include "mem/mapping.h"
 #include "mem/memory_budget.h"
+#include "tool.h"
 
 namespace tael {
 namespace {
@@ -63,21 +64,13 @@ struct Options {
   uint32_t seed = 1;
 };
 
-template <class T>
-T Must(Result<T> result) {
-  TAEL_CHECK(result.has_value());
-  return *std::move(result);
-}
-
+using bench::Bootstrap;
+using bench::Estimate;
+using bench::Median;
+using bench::Must;
 using Clock = std::chrono::steady_clock;
 double MicrosSince(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
-}
-
-double Median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
 // A server's life: sequences of mixed lengths are prefilled in chunks, grow token by token, and go.
@@ -338,21 +331,6 @@ Comparison Compare(const Options& options, Attention& attention, const Arm& firs
     out.step_us.push_back(read + out.first_us.back());
   }
   return out;
-}
-
-// Median of the differences, and the middle 95 % of that median over resampled pairs.
-struct Estimate {
-  double median, low, high;
-};
-Estimate Bootstrap(const std::vector<double>& values, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::vector<double> medians, sample(values.size());
-  for (int i = 0; i < 2000; ++i) {
-    for (double& x : sample) x = values[random() % values.size()];
-    medians.push_back(Median(sample));
-  }
-  std::ranges::sort(medians);
-  return {Median(values), medians[50], medians[1949]};
 }
 
 // The key of a comparison and its figures, as a member of the JSON object; the same for people.

@@ -33,25 +33,18 @@
 #include "engine/engine.h"
 #include "sample/divergence.h"
 #include "text/prompt.h"
+#include "tool.h"
 
 namespace tael {
 namespace {
+
+using bench::Fail;
+using bench::Must;
 
 struct Options {
   std::string model, text;
   uint32_t tokens = 5120, window = 512, sinks = 4, threads = 2;
 };
-
-[[noreturn]] void Fail(const std::string& why) {
-  std::fprintf(stderr, "tael_window_auc: %s\n", why.c_str());
-  std::exit(2);
-}
-
-template <class T>
-T Must(Result<T> result) {
-  if (!result) Fail(result.error().Message());
-  return *std::move(result);
-}
 
 Options Parse(int argc, char** argv) {
   Options options;
@@ -131,13 +124,11 @@ Track Run(engine::Engine& full, engine::Engine& windowed, const Options& options
   std::vector<float> logits;
   for (size_t i = 0; i < ids.size(); ++i) {
     const auto token = std::span(ids).subspan(i, 1);
-    const Status fed = a.Feed(
-        token, {}, [&](size_t, std::span<float> row) { logits.assign(row.begin(), row.end()); });
-    if (!fed) Fail(fed.error().Message());
+    Must(a.Feed(token, {},
+                [&](size_t, std::span<float> row) { logits.assign(row.begin(), row.end()); }));
     double kl = 0;
-    const Status also = b.Feed(
-        token, {}, [&](size_t, std::span<float> row) { kl = sample::Diverge(logits, row).kl; });
-    if (!also) Fail(also.error().Message());
+    Must(b.Feed(token, {},
+                [&](size_t, std::span<float> row) { kl = sample::Diverge(logits, row).kl; }));
     if (i < options.window + options.window / 2) continue;
     track.kl.push_back(kl);
     track.shares.push_back(Shares(a.sequence(), options));
