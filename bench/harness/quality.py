@@ -10,7 +10,6 @@ import json
 import math
 
 from . import shell
-from .engines import Unavailable
 
 CONTEXT = 2304
 NEEDLE_PROMPTS = (1050, 1183, 1316, 1450)  # tokens
@@ -136,20 +135,15 @@ KEPT = ("kl_mean", "kl_p99", "top1_agreement", "ppl", "full_ppl", "kv_bytes_peak
 
 
 class Evaluator:
-    """Runs `tael eval`; a policy that this build does not have is Unavailable."""
+    """Runs `tael eval`."""
 
     def __init__(self, program, threads, commit, paths):
         self.program, self.threads, self.commit, self.paths = program, threads, commit, paths
 
     def _json(self, model, *arguments):
-        try:
-            return json.loads(shell.output_of(
-                [self.program, "eval", "-m", self.paths[model], *arguments,
-                 "--threads", self.threads, "--json"]))
-        except shell.Failed as failed:
-            if "not there yet" in str(failed):
-                raise Unavailable(str(failed)) from failed
-            raise
+        return json.loads(shell.output_of(
+            [self.program, "eval", "-m", self.paths[model], *arguments,
+             "--threads", self.threads, "--json"]))
 
     def figures(self, cell):
         report = self._json(cell.text.model, *arguments_of(cell))
@@ -182,19 +176,13 @@ def needle_cells(text):
 
 
 def run_missing(cells, store, measure):
-    """Runs the cells that the store does not have. A policy that is not there is asked once."""
-    missing = set()
+    """Runs the cells that the store does not have."""
     for number, cell in enumerate(cells, 1):
         key = {"model": cell.text.model, "measurement": cell.text.name, "engine": cell.policy,
                "setting": cell.setting}
-        if cell.policy in missing or store.find(**key):
+        if store.find(**key):
             continue
-        try:
-            values = measure(cell)
-        except Unavailable:
-            missing.add(cell.policy)
-            shell.note(f"{cell.policy} is not in this build; going on without it")
-            continue
+        values = measure(cell)
         store.add(*key.values(), ROUND, values)
         shell.note(f"{number}/{len(cells)} {cell.text.model} {cell.text.name} {cell.policy} "
                    f"{cell.setting}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()

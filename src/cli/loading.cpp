@@ -86,8 +86,12 @@ void NotePolicy(const ModelFlags& flags, const engine::MemoryPlan& plan) {
 }
 
 Result<LoadedEngine> LoadEngine(const ModelFlags& flags, engine::EngineOptions options) {
+  return LoadEngineAsPlanned(flags, ToEngineOptions(flags, std::move(options)));
+}
+
+Result<LoadedEngine> LoadEngineAsPlanned(const ModelFlags& flags,
+                                         const engine::EngineOptions& options) {
   WarnAboutForcedIsa();
-  options = ToEngineOptions(flags, std::move(options));
   const Stopwatch watch;
   LoadedEngine loaded;
   TAEL_ASSIGN_OR_RETURN(loaded.engine, engine::Engine::Create(options));

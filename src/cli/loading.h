@@ -25,6 +25,9 @@ void NotePolicy(const ModelFlags& flags, const engine::MemoryPlan& plan);
 // `options` holds what a command wants beyond the flags (rows of logits, a context of its own).
 // Warns when TAEL_FORCE_ISA names kernels that are not there.
 Result<LoadedEngine> LoadEngine(const ModelFlags& flags, engine::EngineOptions options = {});
+// The same, of options that have the flags' part already.
+Result<LoadedEngine> LoadEngineAsPlanned(const ModelFlags& flags,
+                                         const engine::EngineOptions& options);
 
 // Seconds and the like, since some moment.
 class Stopwatch {

@@ -145,8 +145,8 @@ Result<int> Execute(const ServeOptions& options) {
   TAEL_ASSIGN_OR_RETURN(auto socket, server::ListenSocket::Bind(options.host, options.port));
   TAEL_RETURN_IF_ERROR(CheckExposure(socket, server_options.keys, options.host));
 
-  TAEL_ASSIGN_OR_RETURN(engine::EngineOptions wanted, ServingEngineOptions(options));
-  TAEL_ASSIGN_OR_RETURN(const LoadedEngine loaded, LoadEngine(options.model, std::move(wanted)));
+  TAEL_ASSIGN_OR_RETURN(const engine::EngineOptions wanted, ServingEngineOptions(options));
+  TAEL_ASSIGN_OR_RETURN(const LoadedEngine loaded, LoadEngineAsPlanned(options.model, wanted));
   engine::Engine& engine = *loaded.engine;
   server_options.model_name = server::ModelNameOf(engine, options.model.path);
   const std::string url = socket.Url();

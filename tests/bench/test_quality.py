@@ -6,7 +6,6 @@ import unittest
 from xml.etree import ElementTree
 
 from support import (
-    engines,
     kv_plan,
     quality,
     quality_chart,
@@ -74,11 +73,9 @@ class Runs(unittest.TestCase):
         shell.note, self.note = lambda text: None, shell.note
         self.addCleanup(lambda: setattr(shell, "note", self.note))
 
-    def run_missing(self, cells, absent=()):
+    def run_missing(self, cells):
         def measure(cell):
             self.asked.append(cell)
-            if cell.policy in absent:
-                raise engines.Unavailable("not there yet")
             return values(0.5)
         store = results.Results(self.path, HEADER)
         quality.run_missing(cells, store, measure)
@@ -91,13 +88,6 @@ class Runs(unittest.TestCase):
         store = self.run_missing(cells)
         self.assertEqual(self.asked, cells[3:])
         self.assertEqual(len(store.records), len(cells))
-
-    def test_a_policy_that_is_not_there_is_asked_once(self):
-        cells = [quality.Cell(SMOL[0], name, "f16", window) for name in ("heavy", "layered")
-                 for window in quality.WINDOWS]
-        store = self.run_missing(cells, absent=("heavy",))
-        self.assertEqual([cell.policy for cell in self.asked], ["heavy"] + ["layered"] * 3)
-        self.assertEqual(len(store.records), 3)
 
 
 class Verdict(unittest.TestCase):

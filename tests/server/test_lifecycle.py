@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import pathlib
 import signal
 import socket
 import subprocess
@@ -132,6 +133,11 @@ class Lifecycle(Case):
                    self.folder / "no" / "such", names=["--state-dir"])
         self.fails(2, "serve", "-m", self.model, "--state-dir", state, "--prefix-cache", "off",
                    names=["--state-dir"])
+
+    def test_a_damaged_table_of_kv_types_is_said_once(self):
+        pathlib.Path(self.model + ".kv-safety.json").write_text("{")
+        with Server(self.model) as server:
+            self.assertEqual(server.log().count("is ignored"), 1, server.log())
 
     def test_the_queue_is_bounded_and_says_when_to_come_again(self):
         with Server(self.model, "--ctx", 200_000, "--sessions", 1, "--queue", 1) as server:
