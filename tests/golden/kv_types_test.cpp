@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -87,6 +88,29 @@ void Print(const std::string& model, const char* what, const Distance& distance)
               distance.mean_kl(), distance.top1(), distance.count, distance.bytes_share);
 }
 
+// A symmetric 4-bit key as others store it: a scale for 32 dimensions, and no transform.
+void QuantiseKeyPlainly(const kv::Sequence& sequence, uint32_t token) {
+  constexpr size_t kGroup = 32, kSlots = kernels::kBlockTokens;
+  const kv::Geometry& geometry = sequence.geometry();
+  for (const kv::LayerPlace& place : geometry.places) {
+    const kv::LayerGroup& group = geometry.group(place.group);
+    std::byte* tile = sequence.MutableBlock(place.group, token) + place.layer_offset;
+    for (uint32_t head = 0; head < group.shape.num_kv_heads; ++head, tile += group.head_bytes) {
+      float* key = reinterpret_cast<float*>(tile) + token % kSlots;  // [head_dim][16 slots]
+      for (size_t begin = 0; begin < group.shape.head_dim; begin += kGroup) {
+        float largest = 0;
+        for (size_t d = begin; d < begin + kGroup; ++d) {
+          largest = std::max(largest, std::abs(key[d * kSlots]));
+        }
+        const float scale = largest > 0 ? largest / 7 : 1;
+        for (size_t d = begin; d < begin + kGroup; ++d) {
+          key[d * kSlots] = scale * std::round(key[d * kSlots] / scale);
+        }
+      }
+    }
+  }
+}
+
 class KvTypesOfRealModels : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -156,6 +180,25 @@ class KvTypesOfRealModels : public testing::TestWithParam<const char*> {
     return distance;
   }
 };
+
+// A measurement that does not see a known fault could not clear anything of it (ALGORITHMS 13).
+TEST_P(KvTypesOfRealModels, KeysOfFourBitsWithoutATransformAreSeenToBeBad) {
+  const auto exact = MakeEngine(GetParam(), exec::Compute::kReference, KvType::kF32);
+  const auto bad = MakeEngine(GetParam(), exec::Compute::kReference, KvType::kF32);
+  ASSERT_TRUE(exact != nullptr && bad != nullptr);
+  const std::vector<TokenId> ids = MobyIds(*exact, 256);
+  engine::Session from = exact->NewSession(), to = bad->NewSession();
+  Distance distance;
+  for (uint32_t token = 0; token < ids.size(); ++token) {
+    const Rows want = Feed(from, std::span(ids).subspan(token, 1));
+    const Rows got = Feed(to, std::span(ids).subspan(token, 1));
+    QuantiseKeyPlainly(to.sequence(), token);
+    if (token >= 64) distance.Add(want[0], got[0]);
+  }
+  distance.bytes_share = BytesShare(to, from);
+  Print(GetParam(), "keys of 4 bits, no transform", distance);
+  EXPECT_GT(distance.mean_kl(), 0.1);
+}
 
 TEST_P(KvTypesOfRealModels, Q8IsLossFreeForPracticalPurposesAtHalfTheBytes) {
   const Distance distance = DistanceOf(KvType::kQ8, "q8");
