@@ -96,6 +96,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
       RequestOf(options, engine->cpus_.num_threads, engine->tokenizer_->HeapBytes());
   TAEL_ASSIGN_OR_RETURN(engine->plan_, MakePlan(*engine->model_, request));
   if (!engine->plan_.fits()) return DoesNotFit(engine->plan_);
+  engine->plan_.workspace.poison_dead = options.poison_freed;
   AddRotations(*engine->model_, engine->plan_);
   engine->budget_ = std::make_unique<mem::MemoryBudget>(engine->plan_.budget_bytes);
   TAEL_RETURN_IF_ERROR(engine->Reserve());

@@ -46,13 +46,14 @@ struct EngineOptions {
   exec::Compute compute = exec::Compute::kFast;
   std::optional<kernels::KvTypes> kv_type = {};  // none: f16, or f32 with kReference
   bool kv_auto = false;  // without kv_type on the fast path: by layer (kv_types.h)
-  std::optional<KvSafety> kv_safety = {};  // with kv_auto: what was measured of the model
+  std::optional<KvSafety> kv_safety = {};  // what was measured of the model
   bool auto_on_reference = false;    // kv_auto on the reference path, too, which else keeps f32
   kv::WindowPolicy window = {};      // tokens kAuto: chosen (plan.h)
   kv::CompressPolicy compress = {};  // of prompts, in sessions that PlanCompression()
   uint64_t runtime_bytes = 0;        // of the process itself; 0: measured
-  bool poison_freed = false;         // debugging: freed KV blocks read as NaN
-  bool commit_kv = false;            // all KV pages at start, instead of as tokens come
+  // Debugging: freed KV blocks, and activations behind their last consumer, read as NaN.
+  bool poison_freed = false;
+  bool commit_kv = false;  // all KV pages at start, instead of as tokens come
   mem::Backing kv_backing = mem::Backing::kPrivate;
   std::optional<exec::WarmUp> warm_up = {};  // none: chosen by whether a CPU is spare
   bool lock_weights = false;  // keep the kernel from dropping weights, where it lets us

@@ -241,7 +241,7 @@ Result<std::unique_ptr<Forward>> Forward::Create(const model::Model& model,
   return out;
 }
 
-bool Forward::Run(std::span<const SequenceChunk> chunks, LogitsSink sink, StopCheck stop) {
+void Forward::ListRows(std::span<const SequenceChunk> chunks) {
   rows_.clear();
   logit_rows_.clear();
   for (uint32_t c = 0; c < chunks.size(); ++c) {
@@ -255,6 +255,10 @@ bool Forward::Run(std::span<const SequenceChunk> chunks, LogitsSink sink, StopCh
     }
   }
   TAEL_CHECK(!rows_.empty() && rows_.size() <= max_tokens());
+}
+
+bool Forward::Run(std::span<const SequenceChunk> chunks, LogitsSink sink, StopCheck stop) {
+  ListRows(chunks);
   const Pass pass{model_, geometry_, kernels::Active(), team_, *workspace_,
                   chunks, rows_,     sink_ropes_};
   const bool paging = pager_ != nullptr && !pager_->complete();  // one answer for all threads
@@ -263,6 +267,13 @@ bool Forward::Run(std::span<const SequenceChunk> chunks, LogitsSink sink, StopCh
     if (thread == 0) pager_->Enter(unit);
     team_.Barrier();
   };
+  const auto leave = [&](uint32_t op, size_t thread) {
+    team_.Barrier();
+    if (!workspace_->shape().poison_dead) return;
+    if (thread == 0) workspace_->PoisonAfter(op);
+    team_.Barrier();
+  };
+  const std::span<const model::Op> ops = model::OpList();
   const uint32_t num_layers = model_.description().num_layers;
   // Written by thread 0 before the last barrier of a layer and read by all behind it: there are
   // more barriers before it is written again, so that all read the same.
@@ -273,11 +284,11 @@ bool Forward::Run(std::span<const SequenceChunk> chunks, LogitsSink sink, StopCh
     for (uint32_t layer = 0; layer < num_layers; ++layer) {
       if (stopped) return;
       enter(layer, thread);
-      for (const model::Op& op : model::OpList()) {
-        if (!op.per_layer) continue;
-        RunLayer(pass, layer, op.kind, thread);
-        if (thread == 0 && op.kind == model::OpKind::kDown) stopped = stop();
-        team_.Barrier();
+      for (uint32_t op = 0; op < ops.size(); ++op) {
+        if (!ops[op].per_layer) continue;
+        RunLayer(pass, layer, ops[op].kind, thread);
+        if (thread == 0 && ops[op].kind == model::OpKind::kDown) stopped = stop();
+        leave(op, thread);
       }
     }
     if (stopped) return;

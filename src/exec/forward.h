@@ -55,6 +55,7 @@ class Forward {
  private:
   Forward(const model::Model& model, const kv::Geometry& geometry, ThreadTeam& team)
       : model_(model), geometry_(geometry), team_(team) {}
+  void ListRows(std::span<const SequenceChunk> chunks);
 
   const model::Model& model_;
   const kv::Geometry& geometry_;

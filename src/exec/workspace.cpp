@@ -1,6 +1,7 @@
 #include "exec/workspace.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/checked.h"
@@ -227,6 +228,15 @@ Result<std::unique_ptr<Workspace>> Workspace::Create(const model::Model& model,
   }
   out->plan_ = std::move(layout.plan);
   return out;
+}
+
+void Workspace::PoisonAfter(uint32_t op) {
+  for (size_t i = 0; i < model::kNumBuffers; ++i) {
+    const auto buffer = static_cast<Buffer>(i);
+    if (model::LifetimeOf(buffer).last_consumer_op == op) {
+      std::memset(bytes(buffer), 0xff, sizes_[i]);
+    }
+  }
 }
 
 }  // namespace tael::exec

@@ -35,6 +35,7 @@ struct WorkspaceShape {
   size_t num_threads = 1;
   Compute compute = Compute::kFast;
   bool large_pages = false;  // for the arena, where the system has them
+  bool poison_dead = false;  // debugging: a buffer reads as NaN behind its last consumer
 };
 
 // Keys that one piece of attention covers. Pieces start at multiples of it, so what is added to
@@ -95,6 +96,8 @@ class Workspace {
   float* floats(model::Buffer buffer) const { return reinterpret_cast<float*>(bytes(buffer)); }
   uint64_t size_bytes(model::Buffer buffer) const { return sizes_[static_cast<size_t>(buffer)]; }
   const ThreadScratch& scratch(size_t thread) const { return scratch_[thread]; }
+  // Fills the buffers whose last consumer is this op of model::OpList() with NaN.
+  void PoisonAfter(uint32_t op);
   const mem::ArenaPlan& plan() const { return plan_; }
   uint64_t total_bytes() const { return arena_.size(); }
 

@@ -107,7 +107,8 @@ std::unique_ptr<engine::Engine> MakeEngine(const Case& c, exec::Compute compute,
                                       .context_length = c.context,
                                       .logit_rows = 16,
                                       .compute = compute,
-                                      .kv_type = kv_types});
+                                      .kv_type = kv_types,
+                                      .poison_freed = true});  // who reads what is dead reads NaN
   EXPECT_TRUE(made.has_value()) << (made ? "" : made.error().Message());
   return made ? std::move(*made) : nullptr;
 }
