@@ -9,17 +9,19 @@ namespace {
 
 // KL that is there without any quantised key: the distance of f16's last bits, as the model blows
 // it up.
-Json ToJson(const TypeScore& measured, double floor, double gate) {
+Json ToJson(const TypeScore& measured, double floor, double most_kl, double least_top1) {
   const double kl = measured.score.MeanKl();
   const double above = std::max(0.0, kl - floor);
+  const double top1 = measured.score.top1_agreement();
   return {{"kl_mean", kl},
           {"kl_above_floor", above},
-          {"kl_at_most", gate},
-          {"top1_agreement", measured.score.top1_agreement()},
+          {"kl_at_most", most_kl},
+          {"top1_agreement", top1},
+          {"top1_at_least", least_top1},
           {"bytes_per_token", measured.bytes_per_token},
           {"bytes_of_f16", static_cast<double>(measured.bytes_per_token) /
                                static_cast<double>(measured.full_bytes_per_token)},
-          {"safe", above <= gate}};
+          {"safe", above <= most_kl && top1 >= least_top1}};
 }
 
 }  // namespace
@@ -34,8 +36,8 @@ Result<Json> MeasureKvSafety(const ScoreType& score) {
               {"scored_tokens", f32.score.count},
               {"kl_floor", floor},
               {"types",
-               {{"q8", ToJson(q8, floor, engine::kMostKlOfQ8)},
-                {"k8v4", ToJson(k8v4, floor, engine::kMostKlOfK8V4)}}}};
+               {{"q8", ToJson(q8, floor, engine::kMostKlOfQ8, engine::kLeastTop1OfQ8)},
+                {"k8v4", ToJson(k8v4, floor, engine::kMostKlOfK8V4, engine::kLeastTop1OfK8V4)}}}};
 }
 
 std::string KvSafetyText(const Json& table) {
@@ -44,7 +46,8 @@ std::string KvSafetyText(const Json& table) {
   for (const auto& [name, type] : table["types"].items()) {
     text += name + ": KL " + Format(type["kl_above_floor"].get<double>(), 5) +
             " above it (at most " + Format(type["kl_at_most"].get<double>(), 3) +
-            "), same top token " + Format(100 * type["top1_agreement"].get<double>(), 1) + " %, " +
+            "), same top token " + Format(100 * type["top1_agreement"].get<double>(), 1) +
+            " % (at least " + Format(100 * type["top1_at_least"].get<double>(), 0) + "), " +
             Format(type["bytes_of_f16"].get<double>(), 3) +
             " of f16's bytes: " + (type["safe"].get<bool>() ? "safe" : "unsafe") + "\n";
   }

@@ -67,10 +67,15 @@ Result<engine::KvSafety> Parse(const std::string& text) {
   }
   const Json model = json.value("model", Json());
   const Json types = json.value("types", Json());
-  const Json q8 = types.is_object() ? types.value("q8", Json()) : Json();
-  const Json safe = q8.is_object() ? q8.value("safe", Json()) : Json();
-  if (!model.is_string() || !safe.is_boolean()) return Damaged();
-  return engine::KvSafety{.model = model.get<std::string>(), .q8_is_safe = safe.get<bool>()};
+  const auto safety_of = [&](const char* name) {
+    const Json type = types.is_object() ? types.value(name, Json()) : Json();
+    return type.is_object() ? type.value("safe", Json()) : Json();
+  };
+  const Json q8 = safety_of("q8"), k8v4 = safety_of("k8v4");
+  if (!model.is_string() || !q8.is_boolean()) return Damaged();
+  return engine::KvSafety{.model = model.get<std::string>(),
+                          .q8_is_safe = q8.get<bool>(),
+                          .k8v4_is_safe = !k8v4.is_boolean() || k8v4.get<bool>()};
 }
 
 Result<engine::KvSafety> Load(const std::string& path) {

@@ -10,6 +10,7 @@
 #include "cli/report.h"
 #include "cli/task.h"
 #include "cli/terminal.h"
+#include "engine/kv_types.h"
 #include "kernels/kernels.h"
 
 namespace tael::cli {
@@ -55,6 +56,11 @@ std::optional<kernels::KvTypes> KvTypesOf(const ModelFlags& flags) {
   return kernels::KvTypes{flags.kv_type_k.value_or(both.k), flags.kv_type_v.value_or(both.v)};
 }
 
+bool MayBeQuantised(const engine::EngineOptions& options) {
+  if (!options.kv_type) return options.kv_auto;
+  return IsQuantised(options.kv_type->k) || IsQuantised(options.kv_type->v);
+}
+
 }  // namespace
 
 engine::EngineOptions ToEngineOptions(const ModelFlags& flags, engine::EngineOptions options) {
@@ -65,9 +71,9 @@ engine::EngineOptions ToEngineOptions(const ModelFlags& flags, engine::EngineOpt
   options.compute = flags.compute;
   options.kv_type = KvTypesOf(flags);
   options.kv_auto = flags.kv_auto;
-  const bool measured =
-      options.kv_auto && !options.kv_type && flags.compute == exec::Compute::kFast;
-  if (measured) options.kv_safety = FindKvSafety(flags.path).table;
+  if (flags.compute == exec::Compute::kFast && MayBeQuantised(options)) {
+    options.kv_safety = FindKvSafety(flags.path).table;
+  }
   options.commit_kv = flags.commit_kv;
   options.kv_backing = flags.kv_backing;
   options.lock_weights = flags.lock_weights;
@@ -78,6 +84,10 @@ engine::EngineOptions ToEngineOptions(const ModelFlags& flags, engine::EngineOpt
 
 void NotePolicy(const ModelFlags& flags, const engine::MemoryPlan& plan) {
   if (flags.task) Note("task " + std::string(NameOf(*flags.task)) + ": " + DescribePolicy(plan));
+  if (plan.kv_reason == engine::KvReason::kRisky) {
+    Note("keys and values in " + engine::DescribeKvTypes(plan.geometry) + " " +
+         std::string(Describe(plan.kv_reason)) + "; --kv-type auto follows the measurement");
+  }
   if (plan.kv_reason == engine::KvReason::kForeign) {
     Note("\"" + FindKvSafety(flags.path).path +
          "\" is ignored: it is of another model; `tael eval "

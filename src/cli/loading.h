@@ -15,11 +15,12 @@ struct LoadedEngine {
   double load_ms = 0;
 };
 
-// The flags' part of `options`, and what was measured of the model, where --kv-type auto asks for
-// it. Says on stderr what is wrong with that.
+// The flags' part of `options`, and what was measured of the model, where keys and values may have
+// few bits. Says on stderr what is wrong with that.
 engine::EngineOptions ToEngineOptions(const ModelFlags& flags, engine::EngineOptions options = {});
 
-// Says on stderr what the flags of a task have come to, and that a table was of another model.
+// Says on stderr what the flags of a task have come to, that a table was of another model, and that
+// what was asked for was measured to be unsafe.
 void NotePolicy(const ModelFlags& flags, const engine::MemoryPlan& plan);
 
 // `options` holds what a command wants beyond the flags (rows of logits, a context of its own).

@@ -13,7 +13,7 @@
 namespace tael::engine {
 namespace {
 
-constexpr const char* kModel = "llama_gqa";
+constexpr const char* kModel = "qwen3";  // its heads can have values of 4 bits
 
 std::string Identity(const char* name) { return IdentityOf(**model::Model::Open(Tiny(name))); }
 
@@ -46,11 +46,23 @@ TEST(KvSafety, ATableOfAnotherModelSaysNothing) {
   EXPECT_EQ(Choose(KvSafety{"", false}), (Chosen{"q8", KvReason::kForeign}));
 }
 
-TEST(KvSafety, ATypeThatIsAskedForIsNotJudged) {
-  const KvSafety unsafe{Identity(kModel), false};
-  EngineOptions asked;
-  asked.kv_type = kernels::KvType::kQ8;
-  EXPECT_EQ(Choose(unsafe, asked), (Chosen{"q8", KvReason::kAsked}));
+TEST(KvSafety, ATypeThatIsAskedForIsGivenAndItsRiskSaid) {
+  using kernels::KvType, kernels::KvTypes;
+  const auto choose = [](const KvSafety& table, KvTypes types) {
+    EngineOptions asked;
+    asked.kv_type = types;
+    return Choose(table, asked);
+  };
+  const KvTypes k8v4 = {KvType::kQ8, KvType::kQ4};
+  const KvSafety nothing{Identity(kModel), false, false};
+  EXPECT_EQ(choose(nothing, KvType::kQ8), (Chosen{"q8", KvReason::kRisky}));
+  EXPECT_EQ(choose(nothing, k8v4), (Chosen{"k8v4", KvReason::kRisky}));
+  EXPECT_EQ(choose(nothing, KvType::kF16), (Chosen{"f16", KvReason::kAsked}));
+  const KvSafety q8_only{Identity(kModel), true, false};
+  EXPECT_EQ(choose(q8_only, KvType::kQ8), (Chosen{"q8", KvReason::kAsked}));
+  EXPECT_EQ(choose(q8_only, k8v4), (Chosen{"k8v4", KvReason::kRisky}));
+  const KvSafety foreign{Identity("gemma3"), false, false};
+  EXPECT_EQ(choose(foreign, KvType::kQ8), (Chosen{"q8", KvReason::kAsked}));
 }
 
 TEST(KvSafety, OnTheReferencePathAutoIsF32ButForWhoMeasures) {
@@ -62,8 +74,8 @@ TEST(KvSafety, OnTheReferencePathAutoIsF32ButForWhoMeasures) {
 }
 
 TEST(KvSafety, EachReasonHasAName) {
-  for (const KvReason reason : {KvReason::kAsked, KvReason::kUsual, KvReason::kSafe,
-                                KvReason::kUnsafe, KvReason::kForeign}) {
+  for (const KvReason reason : {KvReason::kAsked, KvReason::kRisky, KvReason::kUsual,
+                                KvReason::kSafe, KvReason::kUnsafe, KvReason::kForeign}) {
     EXPECT_THAT(ToString(reason), testing::MatchesRegex("[a-z]+"));
     EXPECT_NE(Describe(reason), "?");
   }

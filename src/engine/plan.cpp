@@ -54,6 +54,11 @@ std::optional<KvReason> AutoFor(const model::Model& model, const PlanRequest& re
   return ChooseAuto(model, request.kv_safety);
 }
 
+KvReason ReasonFor(const model::Model& model, const PlanRequest& request) {
+  if (request.kv_type) return ReasonForAsked(model, *request.kv_type, request.kv_safety);
+  return AutoFor(model, request).value_or(KvReason::kAsked);
+}
+
 std::vector<kernels::KvTypes> KvTypesFor(const model::Model& model, const PlanRequest& request) {
   using kernels::KvType;
   if (request.kv_type) return KvTypesByLayer(model, request.kv_type);
@@ -186,7 +191,7 @@ class Planner {
     plan_.trained_context = model.description().trained_context;
     plan_.draft_tokens = DraftTokens(request);
     plan_.window = request.window;
-    plan_.kv_reason = AutoFor(model, request).value_or(KvReason::kAsked);
+    plan_.kv_reason = ReasonFor(model, request);
     plan_.compress = request.compress;
     SetWindow(LeastContext());
     plan_.workspace.num_threads = request.num_threads;

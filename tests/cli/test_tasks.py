@@ -110,7 +110,8 @@ class KvSafety(Case):
             self.assertGreater(entry["kl_mean"], written["kl_floor"])
             self.assertTrue(0 < entry["top1_agreement"] <= 1)
             self.assertTrue(0 < entry["bytes_of_f16"] < 1)
-            self.assertEqual(entry["safe"], entry["kl_above_floor"] <= entry["kl_at_most"])
+            self.assertEqual(entry["safe"], entry["kl_above_floor"] <= entry["kl_at_most"]
+                             and entry["top1_agreement"] >= entry["top1_at_least"])
         self.assertEqual(self.table.stat().st_mode & 0o077, 0o044)
         text = self.ok("eval", "-m", self.model, "--ids", self.ids, "--ctx", 150, "--kv-safety",
                        XDG_CACHE_HOME=str(self.cache)).out.decode()
@@ -125,7 +126,9 @@ class KvSafety(Case):
         self.say_unsafe()
         self.assertEqual(self.plan(), ("f16", "unsafe", ""))
         self.assertEqual(self.plan("--task", "code")[:2], ("f16", "unsafe"))
-        self.assertEqual(self.plan("--kv-type", "q8"), ("q8", "asked", ""))
+        kv_type, reason, said = self.plan("--kv-type", "q8")
+        self.assertEqual((kv_type, reason), ("q8", "risky"))
+        self.assertIn("measured to be unsafe for this model", said)
         text = self.ok("plan", "-m", self.model, "--budget", "1G").out
         self.assertIn(b"q8 was measured to be unsafe", text)
         verbose = self.ok("run", "-m", self.model, "--prompt-tokens", "[5,6]", "-n", 1, "-v")
