@@ -14,6 +14,9 @@
 //                So each block begins twice: as the conversation goes on, and in a fresh session
 //                that has read its last half window and goes on from there with nothing dropped.
 //                Also of --fresh conversations with other seeds, from the start to a full window
+//   rule         log-probability of an answer that only the system prompt suggests, at the end, in
+//   a
+//                fresh conversation, and in one without that prompt
 //   bookkeeping  making room for a token and dropping what is no longer seen, in block tables alone
 #include <algorithm>
 #include <chrono>
@@ -60,6 +63,10 @@ constexpr const char* kQuestions[] = {
     "What is the most useful tool that you own, and why?",
     "Write a short letter to your sister.",
 };
+constexpr size_t kWhoAreYou = SIZE_MAX;  // a question that only the system prompt has an answer to
+constexpr const char* kWho = "Who are you?";
+constexpr const char* kKeeper = "I am the friendly keeper of a lighthouse.";
+
 // What a turn asks for and is answered may take, at most: a fresh conversation ends so much before
 // its window is full.
 constexpr uint32_t kQuestionTokens = 40;
@@ -80,6 +87,12 @@ class Script {
     if (chat_template) template_ = *std::move(chat_template);
   }
   bool is_chat() const { return template_ != nullptr; }
+
+  // The question alone.
+  std::vector<TokenId> BeginWithout(size_t question) const {
+    return text::EncodeChat(tokenizer_, Must(template_->Render({Ask(question)}, true)));
+  }
+  std::vector<TokenId> Words(const char* text) const { return tokenizer_.Encode(text, {}); }
 
   // The first `system_tokens` are the system prompt.
   std::vector<TokenId> Begin(size_t question, uint32_t& system_tokens) const {
@@ -106,7 +119,7 @@ class Script {
 
  private:
   static text::ChatMessage Ask(size_t question) {
-    return {"user", kQuestions[question % std::size(kQuestions)]};
+    return {"user", question == kWhoAreYou ? kWho : kQuestions[question % std::size(kQuestions)]};
   }
 
   const tokenizer::Tokenizer& tokenizer_;
@@ -135,13 +148,7 @@ class Conversation {
   }
 
   Turn Go() {
-    if (text_.empty()) {
-      text_ = script_.Begin(turns_, system_tokens_);
-      session_.PinFirst(system_tokens_);
-    } else {
-      const auto next = script_.Next(turns_);
-      text_.insert(text_.end(), next.begin(), next.end());
-    }
+    Ask(turns_);
     engine::GenerateOptions generate;
     generate.max_tokens = options_.turn;
     generate.sampler.temperature = 0.8f;
@@ -151,10 +158,37 @@ class Conversation {
     text_.insert(text_.end(), result.tokens.begin(), result.tokens.end());
     return {std::move(result.tokens), result.timings.decode_ms};
   }
+  // Log-probability that it says who it is, a token.
+  double Obeys(bool without_system = false) {
+    if (without_system) {
+      text_ = script_.BeginWithout(kWhoAreYou);
+    } else {
+      Ask(kWhoAreYou);
+    }
+    engine::GenerateOptions generate;
+    generate.force_tokens = script_.Words(kKeeper);
+    generate.logprobs = 0;
+    const auto result = Must(engine::Generate(session_, text_, generate));
+    text_.insert(text_.end(), result.tokens.begin(), result.tokens.end());
+    double sum = 0;
+    for (const sample::LogProbs& one : result.logprobs) sum += static_cast<double>(one.logprob);
+    return sum / static_cast<double>(result.logprobs.size());
+  }
   const engine::Session& session() const { return session_; }
   uint32_t length() const { return static_cast<uint32_t>(text_.size()); }
+  uint32_t turns() const { return turns_; }
 
  private:
+  void Ask(size_t question) {
+    if (text_.empty()) {
+      text_ = script_.Begin(question, system_tokens_);
+      session_.PinFirst(system_tokens_);
+    } else {
+      const auto next = script_.Next(question);
+      text_.insert(text_.end(), next.begin(), next.end());
+    }
+  }
+
   const Script& script_;
   const Options& options_;
   engine::Session session_;
@@ -259,8 +293,12 @@ double MeanOf(const std::vector<Block>& blocks, double Block::*figure) {
   return sum / static_cast<double>(blocks.size());
 }
 
+struct Rule {
+  double kept = 0, fresh = 0, without = 0;
+};
+
 void Report(engine::Engine& engine, const Options& options, bool is_chat, uint32_t said,
-            const std::vector<Block>& blocks, double fresh) {
+            uint32_t turns, const std::vector<Block>& blocks, double fresh, const Rule& rule) {
   const double bookkeeping = BookkeepingMicros(engine, options);
   const Block &first = blocks.front(), &last = blocks.back();
   const double step_us = 1e6 / last.tokens_per_second;
@@ -269,8 +307,10 @@ void Report(engine::Engine& engine, const Options& options, bool is_chat, uint32
   const auto bytes = [](const char* name, uint64_t value) {
     std::printf("\"%s\": %llu, ", name, static_cast<unsigned long long>(value));
   };
-  std::printf("{\"chat\": %s, \"window\": %u, \"tokens\": %u, \"positions\": %u, ",
-              is_chat ? "true" : "false", options.window, said, last.end);
+  std::printf("{\"chat\": %s, \"window\": %u, \"tokens\": %u, \"turns\": %u, \"positions\": %u, ",
+              is_chat ? "true" : "false", options.window, said, turns, last.end);
+  std::printf("\"rule_kept\": %.4f, \"rule_fresh\": %.4f, \"rule_without\": %.4f, ", rule.kept,
+              rule.fresh, rule.without);
   std::printf("\"trained_context\": %u, ", engine.plan().trained_context);
   std::printf("\"first_tps\": %.3f, \"last_tps\": %.3f, \"speed_kept\": %.4f, ",
               first.tokens_per_second, last.tokens_per_second,
@@ -298,7 +338,8 @@ int Run(const Options& options) {
   const Script script(*engine, options.plain != 0);
   const double fresh = FreshRepetition(*engine, script, options);
   std::vector<Block> blocks;
-  uint32_t said = 0;
+  uint32_t said = 0, turns = 0;
+  Rule rule;
   {
     Conversation conversation(*engine, script, options, options.seed);
     while (conversation.length() < options.window) {
@@ -307,8 +348,14 @@ int Run(const Options& options) {
     do {
       blocks.push_back(Measure(*engine, options, conversation, said));
     } while (said < options.tokens);
+    turns = conversation.turns();
+    if (script.is_chat()) {
+      rule = {.kept = conversation.Obeys(),
+              .fresh = Conversation(*engine, script, options, options.seed).Obeys(),
+              .without = Conversation(*engine, script, options, options.seed).Obeys(true)};
+    }
   }
-  Report(*engine, options, script.is_chat(), said, blocks, fresh);
+  Report(*engine, options, script.is_chat(), said, turns, blocks, fresh, rule);
   return 0;
 }
 

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 import sys
 
 from .common import DATA, ROOT, TAEL, gtest_line, line, must, run
@@ -27,17 +28,21 @@ def json_of(*command):
 def policies(paths):
     """Each policy on two texts, beside what a simulation found, and in the order that it found.
 
-    The simulation computed in f32, and dropped 32 tokens at a time: it held 528 on average.
+    The simulation computed in f32, and dropped 32 tokens at a time: of a window of 512 it held 528
+    on average. What 512 and no more cost is said without a bound.
     """
     found = {}
     for name, (flags, simulated) in SIMULATED.items():
         for text, expected in zip(("moby", "wt2"), simulated):
-            kl = json_of(TAEL, "eval", "-m", paths["smollm2"], "--ids", DATA / f"kv/{text}.json",
-                         "--ctx", 2304, "--window", 528, "--score-from", 768, "--kv-type", "f16",
-                         "--compute", "reference", *flags, "--json")["kl_mean"]
+            kl, shorter = (
+                json_of(TAEL, "eval", "-m", paths["smollm2"], "--ids", DATA / f"kv/{text}.json",
+                        "--ctx", 2304, "--window", window, "--score-from", 768, "--kv-type", "f16",
+                        "--compute", "reference", *flags, "--json")["kl_mean"]
+                for window in (528, 512))
             found[name, text] = kl
             line(f"{name}, {text}: KL within 25 % or 0.01 of the simulation's",
-                 abs(kl - expected) <= max(0.25 * expected, 0.01), f"{kl:.4f}, not {expected:.4f}")
+                 abs(kl - expected) <= max(0.25 * expected, 0.01),
+                 f"{kl:.4f}, not {expected:.4f}; with 512 tokens {shorter:.4f}")
     for text in ("moby", "wt2"):
         order = [found[name, text] for name in ("no sinks", "4 sinks", "layered", "heavy")]
         line(f"{text}: no sinks far worst, layered no worse than uniform, heavy best",
@@ -56,8 +61,15 @@ def types(_):
     gtest_line("q8: KL <= 0.001 and 0.53x, k8v4: KL <= 0.015 and 0.42x", "tests/tael_golden_tests",
                "*KvTypesOfRealModels*")
     gtest_line("keys that all have one huge offset", "src/tael_engine_tests", "KvTypes.*")
-    gtest_line("D3: every kernel of keys and values against scalar f32",
+    os.environ["TAEL_ALL_LENGTHS"] = "1"
+    gtest_line("D3: every kernel of keys and values, 1 to 300 of them, against scalar f32",
                "src/kernels/tael_kernels_tests", "*KvKernels*:*QuantisedKv*:*AttentionThrough*")
+    del os.environ["TAEL_ALL_LENGTHS"]
+    for isa in ("scalar", "avx2", "avx512vnni"):
+        os.environ["TAEL_FORCE_ISA"] = isa  # the best that there is, where this one is not
+        gtest_line(f"D3: 400 greedy tokens, {isa}", "tests/tael_golden_tests",
+                   "*GreedyTokensOfTheFastPath*")
+    del os.environ["TAEL_FORCE_ISA"]
 
 
 def quality(*parts):
@@ -126,10 +138,23 @@ def endless(paths):
          f"{found['repetition_fresh']:.2f})")
 
 
+def obedience(paths):
+    """C6: 500 turns and more in a window of 1,024; does it still know what it was told first?"""
+    found = json_of(ROOT / "build/bench/bench/micro/tael_endless", paths["smollm2"], "--turn", 24,
+                    "--tokens", 12500, "--fresh", 1)
+    kept, fresh, without = (found[f"rule_{name}"] for name in ("kept", "fresh", "without"))
+    line("C6: after 500 turns it says who the system prompt says it is", found["turns"] >= 500
+         and kept >= (fresh + without) / 2,
+         f"{found['turns']} turns; log-probability a token {kept:.2f}, of a fresh conversation "
+         f"{fresh:.2f}, of one without that prompt {without:.2f}")
+
+
 def shared(_):
     """Never a write to a block with more than one reference."""
-    gtest_line("B5: eviction, compression and tails leave shared blocks alone", "src/tael_kv_tests",
+    gtest_line("eviction, compression and tails leave shared blocks alone", "src/tael_kv_tests",
                "*Sharing*:*Tail*:*Compression*:*PrefixFuzz*")
+    gtest_line("B5: what is shared computes what a cold run does", "src/tael_engine_tests",
+               "*Prefixes*")
 
 
 def phone(_):
@@ -147,17 +172,19 @@ def phone(_):
 
 def cli(_):
     """C2 and the command line: truncation is said, what does not fit is refused."""
-    done = run(["ctest", "--test-dir", "build/dev", "-R", "cli.test_windows|cli.test_compression"])
+    done = run(["ctest", "--test-dir", "build/dev", "-R",
+                "cli.test_windows|cli.test_compression|server.test_windows|server.test_http"])
     line("C2, C6: truncated and refused as documented", done.returncode == 0,
          done.stdout.strip().splitlines()[-1])
 
 
 LINES = {"policies": policies, "cuts": cuts, "types": types, "needles": needles, "auto": auto,
-         "trigger": trigger, "cost": cost, "endless": endless, "shared": shared, "phone": phone,
-         "cli": cli}
+         "trigger": trigger, "cost": cost, "endless": endless, "obedience": obedience,
+         "shared": shared, "phone": phone, "cli": cli}
 
 
 def presets(chosen):
     presets_of = {"cuts": ["dev"], "types": ["dev"], "shared": ["dev"], "cli": ["dev"],
-                  "trigger": ["bench"], "cost": ["bench"], "endless": ["bench"]}
+                  "trigger": ["bench"], "cost": ["bench"], "endless": ["bench"],
+                  "obedience": ["bench"]}
     return sorted({preset for name in chosen for preset in presets_of.get(name, ["release"])})
