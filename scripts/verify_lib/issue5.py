@@ -27,11 +27,7 @@ def cages(paths):
 
     # Just the context that is needed: all of the KV is touched in the end.
     load = caged.Load(prompt_tokens=1000, answer_tokens=256, context=1264)
-    models = {"SmolLM2": paths["smollm2"], "Gemma-3-270M": paths["gemma3"]}
-    for shape in ("0.5b", "1.5b"):
-        made = must(["bench/make-model", f"qwen2.5-{shape}", "Q4_0"]).stdout.strip()
-        models[f"Qwen2.5-{shape} shape Q4_0"] = made
-    for model, path in models.items():
+    for model, path in served_models(paths):
         with tempfile.TemporaryDirectory(dir=pathlib.Path(path).parent) as folder:
             copy = cage.private_copy(path, folder)
             for name, budget in caged.budgets(copy, load).items():
@@ -142,11 +138,11 @@ def cold(_):
              f"{best} {figures[best]['first_token_ms']:.0f} ms")
 
 
-def server_budgets(path):
-    """The same budgets as one answer's, for two sessions and the server's own part."""
+def server_budgets(path, context, sessions):
+    """The same budgets as one answer's, for so many sessions and the server's own part."""
     import caged
 
-    found = caged.plan(path, 1, 2048, "--sessions", 2, "--server")
+    found = caged.plan(path, 1, context, "--sessions", sessions, "--server")
     least = found["min_budget_bytes"]
     return {"smallest": least, "twice": 2 * least, "streamed": found["min_streamed_bytes"]}
 
@@ -175,64 +171,81 @@ class Growth:
                 f"{self.left} bytes of KV left")
 
 
-def serve_in_cages(name, path, load, what, counts):
-    """So many of a load at each budget; memory must not creep.
-
-    Large models get fewer, where their layers are streamed most of all. TAEL_TEST_FULL=1 gives each as
-    many as any: half a day.
-    """
-    if os.environ.get("TAEL_TEST_FULL"):
-        counts = dict.fromkeys(counts, 1000 if load.__name__ == "sessions" else 2000)
+def serve_in_cages(name, path, load, what, count):
+    """So many of a load at each budget; memory must not creep."""
     import cage
     import served
 
     with tempfile.TemporaryDirectory(dir=pathlib.Path(path).parent) as folder:
         copy = cage.private_copy(path, folder)
-        for size, budget in server_budgets(copy).items():
-            count = counts[size]
-            with served.Served(copy, budget, "--ctx", 2048, "--sessions", 2) as running:
+        for size, budget in server_budgets(copy, 512, served.CLIENTS).items():
+            start = time.monotonic()
+            with served.Served(copy, budget, "--ctx", 512, "--sessions", served.CLIENTS) as running:
                 growth = Growth(running, load, count)
             outcome = running.outcome
             line(f"{name}, {size} budget: {count} {what}, no kill, PSS <= budget",
                  not growth.wrong and not outcome.killed and outcome.peak_pss <= budget,
-                 f"{len(growth.wrong)} wrong {growth.wrong[:1]}; {outcome}")
-            if count >= 1000:
-                line(f"A2, A7: {name}, {size}: RSS after {count} {what} within 2 % of that after 50, "
-                     "< 1 KiB of anonymous memory each", growth.holds(), str(growth))
+                 f"{len(growth.wrong)} wrong {growth.wrong[:1]}, {time.monotonic() - start:.0f} s; "
+                 f"{outcome}")
+            line(f"A2, A7: {name}, {size}: RSS after {count} {what} within 2 % of that after 50, "
+                 "< 1 KiB of anonymous memory each", growth.holds(), str(growth))
+
+
+def served_models(paths):
+    yield "SmolLM2", paths["smollm2"]
+    yield "Gemma-3-270M", paths["gemma3"]
+    for shape in ("0.5b", "1.5b"):
+        made = must(["bench/make-model", f"qwen2.5-{shape}", "Q4_0"]).stdout.strip()
+        yield f"Qwen2.5-{shape} shape Q4_0", made
 
 
 def server(paths):
-    """One-shot prompts: 2,000 of them at the smallest budget, fewer where a model takes long."""
+    """2,000 one-shot prompts at each budget."""
     import served
 
-    for model in ("smollm2", "gemma3"):
-        serve_in_cages(model, paths[model], served.one_shots, "one-shot prompts and trims",
-                       {"smallest": 2000, "twice": 2000, "streamed": 500})
-    for shape, count in (("0.5b", 2000), ("1.5b", 500)):
-        path = must(["bench/make-model", f"qwen2.5-{shape}", "Q4_0"]).stdout.strip()
-        serve_in_cages(f"Qwen2.5-{shape} shape", path, served.one_shots, "one-shot prompts and trims",
-                       {"smallest": count, "twice": 200, "streamed": 50})
+    for model, path in served_models(paths):
+        serve_in_cages(model, path, served.one_shots, "one-shot prompts and trims", 2000)
 
 
 def sessions(paths):
-    """1,000 sessions of two to four turns that are opened and closed."""
+    """1,000 sessions of two to four turns that are opened and closed, at each budget."""
     import served
 
-    for model in ("smollm2", "gemma3"):
-        serve_in_cages(model, paths[model], served.sessions, "sessions and trims",
-                       {"smallest": 1000, "twice": 1000, "streamed": 200})
-    for shape in ("0.5b", "1.5b"):
-        path = must(["bench/make-model", f"qwen2.5-{shape}", "Q4_0"]).stdout.strip()
-        serve_in_cages(f"Qwen2.5-{shape} shape", path, served.sessions, "sessions and trims",
-                       {"smallest": 200, "twice": 100, "streamed": 20})
+    for model, path in served_models(paths):
+        serve_in_cages(model, path, served.sessions, "sessions and trims", 1000)
+
+
+def long_answers(paths):
+    """A prompt of 1,000 tokens and an answer of 256 while somebody trims, at each budget."""
+    import cage
+    import served
+
+    for model, path in served_models(paths):
+        with tempfile.TemporaryDirectory(dir=pathlib.Path(path).parent) as folder:
+            copy = cage.private_copy(path, folder)
+            for size, budget in server_budgets(copy, 1264, 1).items():
+                with (served.Served(copy, budget, "--ctx", 1264, "--sessions", 1) as running,
+                      served.trims(running, wrong := [], pause=1)):
+                    wrong += ask_at_once(running, [served.ids(1, 1000)], 256)
+                outcome = running.outcome
+                line(f"{model}, {size} budget: 1,000 tokens read and 256 written under trims, no kill, "
+                     "PSS <= budget", not wrong and not outcome.killed and outcome.peak_pss <= budget,
+                     f"{len(wrong)} wrong {wrong[:1]}; {outcome}")
+
+
+def cycles(_):
+    """A6 and A7 inside the engine: peaks against the table, 1,000 sessions."""
+    os.environ["TAEL_TEST_FULL"] = "1"
+    gtest_line("A6, A7: peaks of each stage, memory after 1,000 sessions",
+               "tests/engine/tael_memory_tests", "*")
+    del os.environ["TAEL_TEST_FULL"]
 
 
 def aborts(paths):
-    """1,000 streams that their readers leave."""
+    """1,000 streams that their readers leave, at each budget."""
     import served
 
-    serve_in_cages("smollm2", paths["smollm2"], served.aborts, "aborted streams",
-                   {"smallest": 1000, "twice": 1000, "streamed": 100})
+    serve_in_cages("SmolLM2", paths["smollm2"], served.aborts, "aborted streams", 1000)
 
 
 def anonymous(_):
@@ -403,10 +416,11 @@ def phones(_):
 
 LINES = {"cages": cages, "reloads": reloads, "faults": faults, "headline": headline,
          "activations": activations, "cold": cold, "server": server,
-         "sessions": sessions, "aborts": aborts, "anonymous": anonymous, "idle": idle, "cap": cap, "trim": trim,
-         "board": board, "phones": phones}
+         "sessions": sessions, "long_answers": long_answers, "cycles": cycles, "aborts": aborts,
+         "anonymous": anonymous, "idle": idle, "cap": cap, "trim": trim, "board": board,
+         "phones": phones}
 
 
 def presets(chosen):
-    presets_of = {"faults": ["dev"], "headline": ["release", "bench"], "cold": ["release", "bench"]}
+    presets_of = {"faults": ["dev"], "cycles": ["dev"], "headline": ["release", "bench"], "cold": ["release", "bench"]}
     return sorted({preset for name in chosen for preset in presets_of.get(name, ["release"])})

@@ -16,6 +16,7 @@ import time
 
 CGROUPS = pathlib.Path("/sys/fs/cgroup")
 INTERVAL = 0.010  # seconds from one sample to the next
+WALKING = 0.1  # share of the time that goes to walks over all pages, at most
 TIMEOUT = 1800
 
 
@@ -62,7 +63,8 @@ def number(path):
 class Sample:
     """Bytes at one moment: of the process, and charged to its cage.
 
-    rss is what PSS would be if nobody else had the same libraries mapped."""
+    rss is what PSS would be if nobody else had the same libraries mapped, and is put for it where
+    only the kernel's counters were read."""
 
     rss: int
     pss: int
@@ -150,12 +152,14 @@ class Cage:
     def stat(self):
         return fields(self.folder / "memory.stat")
 
-    def sample(self, pid):
-        found = fields(f"/proc/{pid}/smaps_rollup")
-        if not found:
+    def sample(self, pid, walk):
+        """None when the process is gone. A walk over its page tables knows what others share."""
+        file, names = (("smaps_rollup", ("Rss", "Pss", "Pss_Anon", "Pss_File")) if walk else
+                       ("status", ("VmRSS", "VmRSS", "RssAnon", "RssFile")))
+        found = fields(f"/proc/{pid}/{file}")
+        if names[0] not in found:
             return None
         charged = number(self.folder / self.version.usage)
-        names = ("Rss", "Pss", "Pss_Anon", "Pss_File")
         return Sample(*(found[name] * 1024 for name in names), charged)
 
     def start(self, command, env=None, watch=None, stdin=subprocess.PIPE):
@@ -180,9 +184,15 @@ class Caged:
         self.sampler.start()
 
     def keep_sampling(self):
-        due = time.monotonic()
+        """A walk takes as long as there are pages and holds the process up: of a large one most
+        samples are its counters."""
+        due = next_walk = time.monotonic()
         while not self.stop.is_set():
-            sample = self.cage.sample(self.process.pid)
+            start = time.monotonic()
+            walk = start >= next_walk
+            sample = self.cage.sample(self.process.pid, walk)
+            if walk:
+                next_walk = start + (time.monotonic() - start) / WALKING
             if sample is not None:
                 self.times.append(time.monotonic())
                 self.samples.append(sample)

@@ -19,7 +19,7 @@ import caged
 READY_SECONDS = 120
 STOP_SECONDS = 30
 IDLE_SECONDS = 20
-CLIENTS = 4
+CLIENTS = 8
 
 
 class Client:
@@ -141,13 +141,14 @@ def words(rng, count):
 
 
 @contextlib.contextmanager
-def trims(server, wrong):
-    """Somebody trims at random moments meanwhile; refusals are added to `wrong`."""
+def trims(server, wrong, pause):
+    """Somebody trims at random moments meanwhile, up to `pause` seconds apart; refusals are added to
+    `wrong`."""
     done = threading.Event()
 
     def keep_trimming():
         rng = random.Random(1)
-        while not done.wait(rng.uniform(0.05, 1.0)):
+        while not done.wait(rng.uniform(0.05, pause)):
             status, answer = server.trim(rng.choice(("moderate", "critical")))
             if status != 200:
                 wrong.append(("trim", status, answer))
@@ -176,34 +177,45 @@ def problem(index, status, answer):
     return index, status, answer
 
 
-def one_shots(server, indices):
-    """Prompts that have nothing in common, and trims."""
+def answer_tokens(rng, index):
+    return rng.randrange(1, 12 if is_long(index) else 3)
+
+
+def is_long(index):
+    """Most prompts and answers are short: thousands of a large model's, whose layers are read for
+    each token, would take a day."""
+    return index % 50 == 0
+
+
+def one_shots(server, indices, pause=4):
+    """Prompts that have nothing in common, one in fifty of them long, and trims."""
 
     def ask(index):
         rng = random.Random(1000003 + index)
-        return problem(index, *server.complete(words(rng, rng.randrange(4, 60)), rng.randrange(1, 12)))
+        prompt = words(rng, rng.randrange(20, 60) if is_long(index) else rng.randrange(1, 4))
+        return problem(index, *server.complete(prompt, answer_tokens(rng, index)))
 
-    with trims(server, wrong := []):
+    with trims(server, wrong := [], pause):
         wrong += by_clients(ask, indices)
     return wrong
 
 
-def sessions(server, indices):
+def sessions(server, indices, pause=4):
     """Sessions of two to four turns with a start that all share, and trims."""
-    start = words(random.Random(7), 16)
+    start = words(random.Random(7), 6)
 
     def talk(index):
         rng = random.Random(2000003 + index)
         text = start
         for _ in range(rng.randrange(2, 5)):
-            text += " " + words(rng, rng.randrange(2, 8))
-            status, answer = server.complete(text, rng.randrange(1, 12))
+            text += " " + words(rng, rng.randrange(2, 8) if is_long(index) else rng.randrange(1, 3))
+            status, answer = server.complete(text, answer_tokens(rng, index))
             if wrong := problem(index, status, answer):
                 return wrong
             text += answer["choices"][0]["text"]
         return None
 
-    with trims(server, wrong := []):
+    with trims(server, wrong := [], pause):
         wrong += by_clients(talk, indices)
     return wrong
 
