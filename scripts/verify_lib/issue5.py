@@ -149,20 +149,17 @@ def server_budgets(path, context, sessions):
 
 class Growth:
     """What a server's memory grows by, each time with no KV left: RSS from the 50th of a load to its
-    end, anonymous memory from its half on, when tables have been touched as far as they will be. The
-    largest pass, which touches all of the activations, comes first: it may be late by chance."""
+    end, anonymous memory without the arena from its half on, when tables have been touched as far
+    as they will be. (When the pass comes that touches most of the arena is chance.)"""
 
     def __init__(self, running, load, count):
-        import served
-
-        prompts = [served.ids(i, 480) for i in range(served.CLIENTS)]
-        self.wrong, self.left = ask_at_once(running, prompts, 16), 0
+        self.wrong, self.left = [], 0
         marks = [0, min(50, count // 4), count // 2, count]
         sizes = []
         for begin, end in itertools.pairwise(marks):
             self.wrong += load(running, range(begin, end))
             self.left += running.blocks_left()
-            sizes.append((running.resident(), running.anonymous()))
+            sizes.append((running.resident(), running.anonymous() - running.arena()))
         (self.before, _), (_, half), (self.after, whole) = sizes
         self.slope = (whole - half) / (count - count // 2)
 

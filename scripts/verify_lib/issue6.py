@@ -56,9 +56,20 @@ def cuts(_):
                "tests/tael_golden_tests", "*Window*:*Heavy*:*Compress*")
 
 
-def types(_):
+def types(paths):
     """q8 and k8v4 on the reference path, both models; keys that all have one large offset."""
-    gtest_line("q8: KL <= 0.001 and 0.53x, k8v4: KL <= 0.015 and 0.42x", "tests/tael_golden_tests",
+    for model in ("smollm2", "gemma3"):
+        for kind, most_kl, least_top1, most_bytes in (("q8", 0.001, 0.985, 0.53),
+                                                      ("k8v4", 0.015, 0, 0.42)):
+            found = json_of(TAEL, "eval", "-m", paths[model], "-f", DATA / "golden/moby-150k.txt",
+                            "--tokens", 2304, "--ctx", 2304, "--score-from", 128, "--kv-type", kind,
+                            "--compute", "reference", "--json")
+            kl, top1 = found["kl_mean"], found["top1_agreement"]
+            share = found["kv_bytes_peak"] / found["full_kv_bytes_peak"]
+            line(f"{model}, {kind}: KL <= {most_kl}, top-1 >= {least_top1}, bytes <= {most_bytes}x",
+                 kl <= most_kl and top1 >= least_top1 and share <= most_bytes,
+                 f"{kl:.5f}, {top1:.4f} of {found['scored_tokens']}, {share:.3f}x")
+    gtest_line("the same in the engine's tests, mixtures and windows, too", "tests/tael_golden_tests",
                "*KvTypesOfRealModels*")
     gtest_line("keys that all have one huge offset", "src/tael_engine_tests", "KvTypes.*")
     os.environ["TAEL_ALL_LENGTHS"] = "1"

@@ -104,6 +104,17 @@ class Served(Client):
         """Bytes resident now that are no file's."""
         return self.resident("RssAnon")
 
+    def arena(self):
+        """Resident bytes of the forward pass's arena: fixed, counted whole from the start, touched
+        as far as the largest pass so far."""
+        size = self.memory()["parts"]["activations"]
+        text = pathlib.Path(f"/proc/{self.caged.process.pid}/smaps").read_text()
+        parts = re.findall(r"^[0-9a-f]+-[0-9a-f]+ \S+ 0+ 00:00 0 *\nSize: +(\d+).*?^Anonymous: +(\d+)",
+                           text, re.MULTILINE | re.DOTALL)
+        (found,) = [1024 * int(anonymous) for mapped, anonymous in parts
+                    if size <= 1024 * int(mapped) < size + (1 << 16)]
+        return found
+
     def resident(self, kind="VmRSS"):
         return cage.fields(f"/proc/{self.caged.process.pid}/status")[kind] * 1024
 
