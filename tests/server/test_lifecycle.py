@@ -66,13 +66,13 @@ class Lifecycle(Case):
         server = Server(self.model, "--ctx", 4096)
         replies = []
         thread = threading.Thread(target=lambda: replies.append(
-            server.complete(max_tokens=1000, ignore_eos=True)))
+            server.complete(max_tokens=200, ignore_eos=True)))
         thread.start()
         self.assertTrue(wait_for(lambda: server.metric("tael_sequences_running") == 1 or replies))
         self.assertEqual(server.stop(), 0)
         thread.join()
         self.assertEqual(replies[0].status, 200)
-        self.assertEqual(replies[0].json["usage"]["completion_tokens"], 1000)
+        self.assertEqual(replies[0].json["usage"]["completion_tokens"], 200)
 
     def test_a_service_manager_is_told(self):
         path = self.folder / "notify"
