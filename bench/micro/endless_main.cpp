@@ -14,9 +14,8 @@
 //                So each block begins twice: as the conversation goes on, and in a fresh session
 //                that has read its last half window and goes on from there with nothing dropped.
 //                Also of --fresh conversations with other seeds, from the start to a full window
-//   rule         log-probability of an answer that only the system prompt suggests, at the end, in
-//   a
-//                fresh conversation, and in one without that prompt
+//   rule         log-probability of an answer that only the system prompt suggests: at the end, in
+//                a fresh conversation, and in one without that prompt
 //   bookkeeping  making room for a token and dropping what is no longer seen, in block tables alone
 #include <algorithm>
 #include <chrono>
@@ -359,20 +358,16 @@ int Run(const Options& options) {
   return 0;
 }
 
-Options Parse(int argc, char** argv) {
+Options Parse(std::span<char*> args) {
   Options options;
-  const std::pair<std::string_view, uint32_t*> numbers[] = {
-      {"--tokens", &options.tokens},   {"--window", &options.window}, {"--block", &options.block},
-      {"--turn", &options.turn},       {"--fresh", &options.fresh},   {"--plain", &options.plain},
-      {"--threads", &options.threads}, {"--seed", &options.seed}};
-  if (argc < 2 || argc % 2 != 0) Fail("a model, then pairs of a flag and its value");
-  options.model = argv[1];
-  for (int i = 2; i < argc; i += 2) {
-    const auto* const found = std::ranges::find(numbers, std::string_view(argv[i]),
-                                                [](const auto& n) { return n.first; });
-    if (found == std::end(numbers)) Fail(std::string("unknown flag ") + argv[i]);
-    *found->second = static_cast<uint32_t>(std::strtoul(argv[i + 1], nullptr, 10));
-  }
+  options.model = bench::ParseModel(args, {{"--tokens", &options.tokens},
+                                           {"--window", &options.window},
+                                           {"--block", &options.block},
+                                           {"--turn", &options.turn},
+                                           {"--fresh", &options.fresh},
+                                           {"--plain", &options.plain},
+                                           {"--threads", &options.threads},
+                                           {"--seed", &options.seed}});
   // A fresh conversation reads half a window, and has room for a turn in the other half.
   const bool has_room =
       options.window >= 4 * options.turn && options.window / 2 > options.turn + kQuestionTokens;
@@ -383,4 +378,6 @@ Options Parse(int argc, char** argv) {
 }  // namespace
 }  // namespace tael
 
-int main(int argc, char** argv) { return tael::Run(tael::Parse(argc, argv)); }
+int main(int argc, char** argv) {
+  return tael::Run(tael::Parse({argv, static_cast<size_t>(argc)}));
+}

@@ -93,23 +93,11 @@ int Main(const Options& options) {
 
 Options Parse(std::span<char*> args) {
   Options options;
-  const std::pair<std::string_view, uint32_t*> numbers[] = {{"--pairs", &options.pairs},
-                                                            {"--window", &options.window},
-                                                            {"--threads", &options.threads},
-                                                            {"--seed", &options.seed}};
-  if (args.size() < 2 || args.size() % 2 != 0) {
-    Fail("a model, then pairs of a flag and its value");
-  }
-  options.model = args[1];
-  for (size_t i = 2; i < args.size(); i += 2) {
-    bool known = false;
-    for (const auto& [name, value] : numbers) {
-      if (name != args[i]) continue;
-      *value = static_cast<uint32_t>(std::strtoul(args[i + 1], nullptr, 10));
-      known = *value > 0;
-    }
-    if (!known) Fail(std::string("not understood: ") + args[i] + " " + args[i + 1]);
-  }
+  options.model = bench::ParseModel(args, {{"--pairs", &options.pairs},
+                                           {"--window", &options.window},
+                                           {"--threads", &options.threads},
+                                           {"--seed", &options.seed}});
+  if (options.pairs == 0 || options.window == 0) Fail("a number is too small");
   return options;
 }
 

@@ -1,4 +1,5 @@
-// What the programs here share: giving up with a line, and medians with an interval.
+// What the programs here share: giving up with a line, flags with numbers, medians with an
+// interval.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +7,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <random>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,6 +30,21 @@ T Must(Result<T> result) {
 }
 inline void Must(const Status& status) {
   if (!status) Fail(status.error().Message());
+}
+
+// The numbers that may follow a flag, by flag.
+using Numbers = std::vector<std::pair<std::string_view, uint32_t*>>;
+// Sets them from pairs of a flag and its value behind the first argument, which is returned: a
+// model.
+inline std::string ParseModel(std::span<char*> args, const Numbers& numbers) {
+  if (args.size() < 2 || args.size() % 2 != 0) Fail("a model, then pairs of a flag and its value");
+  for (size_t i = 2; i < args.size(); i += 2) {
+    const auto found = std::ranges::find(numbers, std::string_view(args[i]),
+                                         [](const auto& number) { return number.first; });
+    if (found == numbers.end()) Fail(std::string("unknown flag ") + args[i]);
+    *found->second = static_cast<uint32_t>(std::strtoul(args[i + 1], nullptr, 10));
+  }
+  return args[1];
 }
 
 // Requires: there are values.
