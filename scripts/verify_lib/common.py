@@ -39,16 +39,17 @@ def models():
     return paths
 
 
-def gtest(program, pattern, preset="dev"):
-    """Number of passed, failed and skipped tests, and the output."""
-    done = run([ROOT / "build" / preset / program, f"--gtest_filter={pattern}"])
+def gtest(program, pattern, preset="dev", **environ):
+    """Number of passed, failed and skipped tests, and the output; with more in the environment."""
+    done = run([ROOT / "build" / preset / program, f"--gtest_filter={pattern}"],
+               env={**os.environ, **environ})
     passed = re.search(r"\[  PASSED  \] (\d+) test", done.stdout)
     skipped = re.search(r"\[  SKIPPED \] (\d+) test", done.stdout)
     return (int(passed[1]) if passed else 0, done.returncode,
             int(skipped[1]) if skipped else 0, done.stdout)
 
 
-def gtest_line(what, program, pattern, preset="dev"):
-    passed, status, skipped, _ = gtest(program, pattern, preset)
+def gtest_line(what, program, pattern, preset="dev", **environ):
+    passed, status, skipped, _ = gtest(program, pattern, preset, **environ)
     line(what, status == 0 and passed > 0 and skipped == 0,
          f"{passed} tests passed, {skipped} skipped, exit status {status} ({pattern})")

@@ -236,10 +236,8 @@ def long_answers(paths):
 
 def cycles(_):
     """A6 and A7 inside the engine: peaks against the table, 1,000 sessions."""
-    os.environ["TAEL_TEST_FULL"] = "1"
     gtest_line("A6, A7: peaks of each stage, memory after 1,000 sessions",
-               "tests/engine/tael_memory_tests", "*")
-    del os.environ["TAEL_TEST_FULL"]
+               "tests/engine/tael_memory_tests", "*", TAEL_TEST_FULL="1")
 
 
 def aborts(paths):
@@ -423,5 +421,6 @@ LINES = {"cages": cages, "reloads": reloads, "faults": faults, "headline": headl
 
 
 def presets(chosen):
-    presets_of = {"faults": ["dev"], "cycles": ["dev"], "headline": ["release", "bench"], "cold": ["release", "bench"]}
+    presets_of = {"faults": ["dev"], "cycles": ["dev"], "headline": ["release", "bench"],
+                  "cold": ["release", "bench"]}
     return sorted({preset for name in chosen for preset in presets_of.get(name, ["release"])})

@@ -2,7 +2,6 @@
 
 import datetime
 import json
-import os
 import sys
 
 from .common import DATA, ROOT, TAEL, gtest_line, line, must, run
@@ -72,15 +71,13 @@ def types(paths):
     gtest_line("the same in the engine's tests, mixtures and windows, too", "tests/tael_golden_tests",
                "*KvTypesOfRealModels*")
     gtest_line("keys that all have one huge offset", "src/tael_engine_tests", "KvTypes.*")
-    os.environ["TAEL_ALL_LENGTHS"] = "1"
     gtest_line("D3: every kernel of keys and values, 1 to 300 of them, against scalar f32",
-               "src/kernels/tael_kernels_tests", "*KvKernels*:*QuantisedKv*:*AttentionThrough*")
-    del os.environ["TAEL_ALL_LENGTHS"]
+               "src/kernels/tael_kernels_tests", "*KvKernels*:*QuantisedKv*:*AttentionThrough*",
+               TAEL_ALL_LENGTHS="1")
     for isa, model in (("scalar", "smollm2"), ("avx2", "*"), ("avx512vnni", "*")):
-        os.environ["TAEL_FORCE_ISA"] = isa  # the best that there is, where this one is not
+        # The best kernels that there are, where these are not.
         gtest_line(f"D3: 400 greedy tokens, {isa}", "tests/tael_golden_tests",
-                   f"*GreedyTokensOfTheFastPath*{model}")
-    del os.environ["TAEL_FORCE_ISA"]
+                   f"*GreedyTokensOfTheFastPath*{model}", TAEL_FORCE_ISA=isa)
 
 
 def quality(*parts):

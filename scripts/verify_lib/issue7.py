@@ -39,20 +39,16 @@ def scheduling(_):
 
 def accounts(_):
     """Bytes of sessions that share a prompt, and references under random operations."""
-    os.environ["TAEL_TEST_OPERATIONS"] = "1000000"
     gtest_line("B3: a million random operations for each of four shapes", "src/tael_kv_tests",
-               "*PrefixFuzz*")
-    del os.environ["TAEL_TEST_OPERATIONS"]
+               "*PrefixFuzz*", TAEL_TEST_OPERATIONS="1000000")
     gtest_line("KV of N sessions = prefix + N x own", "src/tael_engine_tests",
                "*SessionsOfOneSystemPromptHoldItOnce*:*ChoicesHoldThePromptOnce*")
 
 
 def freed(_):
     """B4: cancel, preempt and trim at random moments, ten thousand requests, freed blocks are NaN."""
-    os.environ["TAEL_TEST_FULL"] = "1"
     gtest_line("B4: survivors equal what they would say alone", "src/tael_engine_tests",
-               "*SchedulerStress*")
-    del os.environ["TAEL_TEST_FULL"]
+               "*SchedulerStress*", TAEL_TEST_FULL="1")
 
 
 def vanishing(_):
