@@ -188,39 +188,36 @@ def problem(index, status, answer):
     return index, status, answer
 
 
-def answer_tokens(rng, index):
-    return rng.randrange(1, 12 if is_long(index) else 3)
+# Most prompts and answers are short: thousands of a large model's, whose layers are read for each
+# token, would take a day.
+LONG_EVERY = 50
 
 
-def is_long(index):
-    """Most prompts and answers are short: thousands of a large model's, whose layers are read for
-    each token, would take a day."""
-    return index % 50 == 0
-
-
-def one_shots(server, indices, pause=4):
-    """Prompts that have nothing in common, one in fifty of them long, and trims."""
+def one_shots(server, indices, pause=4, long_every=LONG_EVERY):
+    """Prompts that have nothing in common, some of them long, and trims."""
 
     def ask(index):
         rng = random.Random(1000003 + index)
-        prompt = words(rng, rng.randrange(20, 60) if is_long(index) else rng.randrange(1, 4))
-        return problem(index, *server.complete(prompt, answer_tokens(rng, index)))
+        least, most, most_tokens = (20, 60, 12) if index % long_every == 0 else (1, 4, 3)
+        prompt = words(rng, rng.randrange(least, most))
+        return problem(index, *server.complete(prompt, rng.randrange(1, most_tokens)))
 
     with trims(server, wrong := [], pause):
         wrong += by_clients(ask, indices)
     return wrong
 
 
-def sessions(server, indices, pause=4):
+def sessions(server, indices, pause=4, long_every=LONG_EVERY):
     """Sessions of two to four turns with a start that all share, and trims."""
     start = words(random.Random(7), 6)
 
     def talk(index):
         rng = random.Random(2000003 + index)
+        least, most, most_tokens = (2, 8, 12) if index % long_every == 0 else (1, 3, 3)
         text = start
         for _ in range(rng.randrange(2, 5)):
-            text += " " + words(rng, rng.randrange(2, 8) if is_long(index) else rng.randrange(1, 3))
-            status, answer = server.complete(text, answer_tokens(rng, index))
+            text += " " + words(rng, rng.randrange(least, most))
+            status, answer = server.complete(text, rng.randrange(1, most_tokens))
             if wrong := problem(index, status, answer):
                 return wrong
             text += answer["choices"][0]["text"]

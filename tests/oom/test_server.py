@@ -33,7 +33,7 @@ class Server(support.Case):
 
     def test_stays_below_its_budget_whatever_comes(self):
         with self.smallest_server() as server:
-            wrong = served.one_shots(server, range(100), pause=0.3)
+            wrong = served.one_shots(server, range(100), pause=0.3, long_every=1)
             memory = server.memory()
         self.assertEqual(wrong, [])
         self.kept_its_promise(server)
@@ -41,7 +41,7 @@ class Server(support.Case):
 
     def test_sessions_come_and_go_below_its_budget(self):
         with self.smallest_server() as server:
-            wrong = served.sessions(server, range(40), pause=0.3)
+            wrong = served.sessions(server, range(40), pause=0.3, long_every=1)
             left = server.blocks_left()
         self.assertEqual(wrong, [])
         self.assertEqual(left, 0)
@@ -88,7 +88,7 @@ class Server(support.Case):
         flags = ("--ctx", 1024, "--sessions", 2)
         planned = caged.plan(model, "300M", 0, *flags, "--server")["parts"]
         with served.Served(model, "300M", *flags) as server:
-            wrong = served.one_shots(server, range(20), pause=0.3)
+            wrong = served.one_shots(server, range(20), pause=0.3, long_every=1)
             memory = server.memory()
         self.assertEqual(wrong, [])
         for tag, expected in planned.items():
