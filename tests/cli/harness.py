@@ -14,9 +14,8 @@ EMULATOR = shlex.split(os.environ.get("TAEL_EMULATOR", ""))
 TIMEOUT = 300
 
 # A sanitizer has memory of its own, and makes the program several times as slow.
-not_under_sanitizers = unittest.skipIf(
-    pathlib.Path(BINARY).is_file() and b"__asan_init" in pathlib.Path(BINARY).read_bytes(),
-    "says nothing under sanitizers")
+SANITIZED = pathlib.Path(BINARY).is_file() and b"__asan_init" in pathlib.Path(BINARY).read_bytes()
+not_under_sanitizers = unittest.skipIf(SANITIZED, "says nothing under sanitizers")
 
 
 def tiny(name):

@@ -7,15 +7,9 @@ import subprocess
 import time
 import unittest
 
-from harness import DATA, EMULATOR, Case, command
+from harness import DATA, EMULATOR, SANITIZED, Case, command
 
 IM_START, IM_END = 1, 2
-
-
-def sanitized():
-    """Sanitizers keep memory of their own."""
-    with open(os.environ.get("TAEL_BINARY", "tael"), "rb") as file:
-        return b"__asan_init" in file.read()
 
 
 class SmolLM2(Case):
@@ -48,7 +42,7 @@ class SmolLM2(Case):
         self.assertEqual(result["finish_reason"], "stop")
 
     def test_two_fifths_of_a_prompt_hold_more_pass_keys_than_a_window_of_that_size(self):
-        if sanitized():
+        if SANITIZED:
             self.skipTest("takes long")
         self.has_templates(self.model)
         rates = []
@@ -61,7 +55,7 @@ class SmolLM2(Case):
 
     @unittest.skipIf(EMULATOR, "an emulator has memory of its own")
     def test_a_thousand_tokens_take_at_most_60_mb_of_anonymous_memory(self):
-        if sanitized():
+        if SANITIZED:
             self.skipTest("sanitizers have memory of their own")
         ids = json.dumps([1000 + i for i in range(1000)])
         # Blocks that are not used are not touched: the ledger's KV is what 1,007 tokens take, and
@@ -85,7 +79,7 @@ class SmolLM2(Case):
                    names=["weights 9[0-9.]+ MB", "kv", "activations", "missing"])
 
     def test_tokenize_reads_no_weights(self):
-        if EMULATOR or sanitized():
+        if EMULATOR or SANITIZED:
             self.skipTest("an emulator or sanitizer has memory of its own")
         with subprocess.Popen(command("tokenize", "-m", self.model), stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE) as process:

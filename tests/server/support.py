@@ -17,15 +17,24 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cli"))
 
 from gguf_edit import STRING, UINT32, Gguf
-from harness import Case, command, environment, not_under_sanitizers, run, tiny
+from harness import (
+    SANITIZED,
+    Case,
+    command,
+    environment,
+    not_under_sanitizers,
+    run,
+    tiny,
+)
 
 try:
     import openai
 except ImportError:
     openai = None
 
-__all__ = ["Case", "Reply", "Server", "ServerCase", "command", "needs_openai",
-           "not_under_sanitizers", "openai", "raw", "read_until", "reset", "run", "templated", "tiny", "wait_for"]
+__all__ = ["SANITIZED", "Case", "Reply", "Server", "ServerCase", "command", "needs_openai",
+           "not_under_sanitizers", "openai", "raw", "read_until", "reset", "run", "templated",
+           "tiny", "wait_for"]
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|endoftext|>{% endfor %}"
