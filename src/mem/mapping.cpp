@@ -252,9 +252,10 @@ Result<AnonymousMapping> AnonymousMapping::Create(size_t bytes, size_t alignment
                      " (at least one byte, and a power of two)"};
   }
   const size_t align = std::max(alignment, PageSize());
+  const size_t guard = SystemPageSize();
   const std::optional<size_t> padded = CheckedAdd(bytes, align);
   const std::optional<size_t> rounded =
-      padded ? CheckedAdd(*padded, SystemPageSize() - 1) : std::nullopt;
+      padded ? CheckedAdd(*padded, 2 * guard + SystemPageSize() - 1) : std::nullopt;
   const size_t mapped = rounded ? *rounded / SystemPageSize() * SystemPageSize() : 0;
   const Error no_room{ErrorCode::kIo, "the address space has no room",
                       std::to_string(bytes) + " bytes aligned to " + std::to_string(align)};
@@ -272,9 +273,10 @@ Result<AnonymousMapping> AnonymousMapping::Create(size_t bytes, size_t alignment
   if (base == MAP_FAILED) return no_room;
   out.base_ = static_cast<std::byte*>(base);
   out.mapped_ = mapped;
-  out.data_ =
-      reinterpret_cast<std::byte*>(RoundUp<uintptr_t>(reinterpret_cast<uintptr_t>(base), align));
+  out.data_ = reinterpret_cast<std::byte*>(
+      RoundUp<uintptr_t>(reinterpret_cast<uintptr_t>(base) + guard, align));
   out.size_ = bytes;
+  out.Guard();
   return out;
 }
 
@@ -297,6 +299,14 @@ AnonymousMapping& AnonymousMapping::operator=(AnonymousMapping&& other) noexcept
 
 AnonymousMapping::~AnonymousMapping() {
   if (base_ != nullptr) ::munmap(base_, mapped_);
+}
+
+// What lies around data() is there for its alignment, and to be run into.
+void AnonymousMapping::Guard() const {
+  const PageRange used = RoundOutward(data_, size_, 0, size_);
+  const auto begin = reinterpret_cast<uintptr_t>(base_);
+  ::mprotect(base_, used.begin - begin, PROT_NONE);
+  ::mprotect(reinterpret_cast<void*>(used.end), begin + mapped_ - used.end, PROT_NONE);
 }
 
 void AnonymousMapping::UseLargePages() const { ::madvise(base_, mapped_, MADV_HUGEPAGE); }

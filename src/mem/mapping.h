@@ -70,7 +70,8 @@ enum class Backing {
   kMemoryFile,  // an unnamed file of the kernel's (memfd): parts of it can be mapped once more
 };
 
-// Anonymous memory, committed page by page on first touch. Zero-filled.
+// Anonymous memory, committed page by page on first touch. Zero-filled. Pages around it cannot be
+// touched: who runs over either end finds out, and the kernel lists each mapping by itself.
 class AnonymousMapping {
  public:
   // `alignment` 0 means a page, as does anything smaller. Reserves address space only: the caller
@@ -105,6 +106,8 @@ class AnonymousMapping {
   void Discard(size_t offset, size_t length) const;
 
  private:
+  void Guard() const;
+
   std::byte* base_ = nullptr;  // as mapped
   size_t mapped_ = 0;
   std::byte* data_ = nullptr;  // aligned

@@ -202,6 +202,20 @@ TEST_F(MappingTest, AnonymousAddressSpaceCostsNoMemoryUntilTouched) {
   mapping->data()[(size_t{1} << 40) - 1] = std::byte{1};
 }
 
+TEST_F(MappingTest, WhoRunsOverEitherEndOfAnonymousMemoryIsStopped) {
+  for (const Backing backing : {Backing::kPrivate, Backing::kMemoryFile}) {
+    for (const size_t alignment : {size_t{0}, size_t{1} << 21}) {
+      const Result<AnonymousMapping> mapping =
+          AnonymousMapping::Create(3 * SystemPage(), alignment, backing);
+      ASSERT_TRUE(mapping) << mapping.error().Message();
+      volatile std::byte* const data = mapping->data();
+      data[mapping->size() - 1] = std::byte{1};
+      EXPECT_DEATH(data[mapping->size()] = std::byte{1}, "");
+      EXPECT_DEATH(*(data - 1) = std::byte{1}, "");
+    }
+  }
+}
+
 TEST_F(MappingTest, ImpossibleAnonymousMemoryIsAnError) {
   EXPECT_EQ(AnonymousMapping::Create(0).error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(AnonymousMapping::Create(10, 48).error().code, ErrorCode::kInvalidArgument);
