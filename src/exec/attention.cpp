@@ -1,12 +1,14 @@
 #include "exec/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <limits>
 #include <optional>
 
 #include "base/checked.h"
+#include "exec/attention_pieces.h"
 #include "exec/scores.h"
 #include "kv/tail_scores.h"
 
@@ -46,49 +48,6 @@ void MergeRow(const PieceView& into, const PieceView& piece, size_t row) {
   for (size_t i = 0; i < into.dim; ++i) x[i] = x[i] * a + y[i] * b;
 }
 
-// Consecutive queries of one sequence and one KV head: rows are (token, head of the group).
-struct QueryTile {
-  kv::Sequence* sequence;
-  const float* queries;     // [num_tokens * group, head_dim]
-  size_t first_row;         // of the batch
-  uint32_t first_position;  // of the first token
-  uint32_t end_position;    // of its chunk, behind the last token
-  uint32_t num_tokens;
-  uint32_t kv_head;
-
-  uint32_t last_position() const { return first_position + num_tokens - 1; }
-};
-
-// The pieces that a tile looks at: those of the sinks, where the layer has a window, those of the
-// tail, by slot, and those of the recent tokens. Sinks have pieces of their own from the first
-// token on, so that what is added to what is the same before and after tokens between the two were
-// dropped.
-struct Pieces {
-  uint32_t num_sinks = 0;     // pieces of sinks
-  uint32_t num_tail = 0;      // pieces of the tail follow them
-  uint32_t first_recent = 0;  // piece [first_recent * kKeysPerPiece, ...) follows those
-  uint32_t count = 0;         // of all
-};
-
-// Sinks, the tail (whose tokens are slots here), or what follows them. Blocks lie side by side; the
-// first holds token `first_token`.
-struct Run {
-  enum class Kind : uint8_t { kSinks, kTail, kRecent };
-  Kind kind;
-  std::span<const std::byte* const> blocks;
-  uint32_t first_token;
-  uint32_t begin;  // tokens [begin, end)
-  uint32_t end;
-  uint32_t first_slot;  // of first_token (kv/tail_scores.h)
-};
-
-// The part of a run that one piece covers; empty if begin >= end.
-struct RunPiece {
-  Run run;
-  uint32_t begin;  // tokens [begin, end)
-  uint32_t end;
-};
-
 // Where a piece leaves exp(score - largest) of its keys: [rows, stride].
 struct WeightsView {
   float* data;
@@ -116,19 +75,10 @@ class LayerAttention {
   uint32_t group_size() const { return model_.num_heads / layer_.num_kv_heads; }
   uint32_t num_kv_heads() const { return layer_.num_kv_heads; }
   size_t head_dim() const { return model_.head_dim; }
-  const ThreadScratch& scratch() const { return scratch_; }
-
-  Pieces PiecesOf(const QueryTile& tile) const {
-    const uint32_t sinks = NumSinks(tile);
-    const uint32_t last = tile.last_position();
-    const uint32_t first = std::max(FirstVisible(tile, tile.first_position), sinks);
-    Pieces pieces{.num_sinks = CeilDiv(std::min(sinks, last + 1), kKeysPerPiece),
-                  .num_tail = CeilDiv(TailTokens(tile), kKeysPerPiece),
-                  .first_recent = first / kKeysPerPiece};
-    pieces.count = pieces.num_sinks + pieces.num_tail;
-    if (first <= last) pieces.count += last / kKeysPerPiece + 1 - pieces.first_recent;
-    return pieces;
+  kv::Sequence::View ViewOf(const kv::Sequence& sequence) const {
+    return sequence.Blocks(place_.group);
   }
+  const ThreadScratch& scratch() const { return scratch_; }
 
   // In the thread's scratch where they are not what the tile has: pieces share the work.
   ReadyQueries Ready(const QueryTile& tile) const {
@@ -154,31 +104,14 @@ class LayerAttention {
     const size_t first_slot = piece.run.first_slot + piece.begin - piece.run.first_token;
     const std::span<int64_t> masses = tile.sequence->Masses(place_.group, index_in_group())
                                           .subspan(first_slot, piece.end - piece.begin);
+    if (exclusive) {
+      for (size_t k = 0; k < masses.size(); ++k) masses[k] += kv::TailScores::ToUnits(sums[k]);
+      return;
+    }
     for (size_t k = 0; k < masses.size(); ++k) {
-      const auto mass = static_cast<int64_t>(sums[k] * static_cast<float>(kv::TailScores::kUnit));
-      if (exclusive) {
-        masses[k] += mass;
-      } else {
-        std::atomic_ref(masses[k]).fetch_add(mass, std::memory_order_relaxed);
-      }
+      std::atomic_ref(masses[k]).fetch_add(kv::TailScores::ToUnits(sums[k]),
+                                           std::memory_order_relaxed);
     }
-  }
-
-  RunPiece PieceOf(const QueryTile& tile, const Pieces& pieces, uint32_t index) const {
-    const kv::Sequence::View view = tile.sequence->Blocks(place_.group);
-    const uint32_t sinks = NumSinks(tile);
-    Run run{Run::Kind::kSinks, view.sinks, 0, 0, sinks, 0};
-    uint32_t piece = index;
-    if (index >= pieces.num_sinks + pieces.num_tail) {
-      run = {Run::Kind::kRecent, view.blocks, view.first_token, sinks, UINT32_MAX, view.first_slot};
-      piece = pieces.first_recent + index - pieces.num_sinks - pieces.num_tail;
-    } else if (index >= pieces.num_sinks) {
-      run = {Run::Kind::kTail, view.tail, 0, 0, TailTokens(tile), view.tail_slot};
-      piece = index - pieces.num_sinks;
-    }
-    const uint32_t run_begin = run.begin - run.begin % uint32_t{kernels::kBlockTokens};
-    return {run, std::max({piece * kKeysPerPiece, run.first_token, run_begin}),
-            std::min({(piece + 1) * kKeysPerPiece, tile.last_position() + 1, run.end})};
   }
 
   // A merged row as it leaves attention: quantised values were stored rotated.
@@ -196,17 +129,6 @@ class LayerAttention {
 
   ReadyQueries Pack(const float* queries, size_t rows, float* out) const {
     return PackQueries(keys_, queries, rows, head_dim(), out);
-  }
-
-  uint32_t NumSinks(const QueryTile& tile) const {
-    return tile.sequence->window(place_.group).sinks;
-  }
-  uint32_t TailTokens(const QueryTile& tile) const {
-    const size_t blocks = tile.sequence->Blocks(place_.group).tail.size();
-    return static_cast<uint32_t>(blocks * kernels::kBlockTokens);
-  }
-  uint32_t FirstVisible(const QueryTile& tile, uint32_t position) const {
-    return tile.sequence->FirstVisible(place_.group, position);
   }
 
   void AttendRun(const RunPiece& piece, const QueryTile& tile, const ReadyQueries& queries,
@@ -233,7 +155,7 @@ class LayerAttention {
     for (uint32_t t = 0; t < tile.num_tokens; ++t) {
       const uint32_t position = tile.first_position + t;
       uint32_t first = run.begin;
-      if (run.kind == Run::Kind::kRecent) first = std::max(first, FirstVisible(tile, position));
+      if (run.kind == Run::Kind::kRecent) first = std::max(first, tile.view.FirstVisible(position));
       for (uint32_t head = 0; head < group_size(); ++head, ++r) {
         SoftmaxRow(weights.data + r * weights.stride, {begin, end, biases}, {first, position + 1},
                    out, r);
@@ -359,8 +281,8 @@ void CollectTile(const Pass& pass, const LayerAttention& attention, const QueryT
     scratch.shares[r] = static_cast<float>(fade) / merged.sum(r);
   }
   for (uint32_t p = pieces.num_sinks; p < pieces.count; ++p) {
-    const RunPiece piece = attention.PieceOf(tile, pieces, p);
-    const size_t num_keys = piece.end - std::min(piece.begin, piece.end);
+    const RunPiece piece = PieceOf(tile, pieces, p);
+    const size_t num_keys = piece.num_keys();
     std::fill_n(scratch.key_sums, num_keys, 0.0f);
     for (size_t r = 0; r < rows; ++r) {
       const float max = scratch.piece_max[r * most_pieces + p];
@@ -382,7 +304,7 @@ void AttendTile(const Pass& pass, const LayerAttention& attention, const QueryTi
   const PieceView piece{attention.scratch().piece, dim};
   for (size_t r = 0; r < rows; ++r) merged.max(r) = kNothing;
   const ReadyQueries queries = attention.Ready(tile);
-  const Pieces pieces = attention.PiecesOf(tile);
+  const Pieces pieces = PiecesOf(tile);
   const bool keeps_tail = attention.KeepsTail(tile);
   const ThreadScratch& scratch = attention.scratch();
   WeightsView weights{scratch.scores, kKeysPerPiece};
@@ -410,12 +332,14 @@ void AttendBatch(const Pass& pass, const LayerAttention& attention, size_t threa
   size_t chunk_row = 0;
   for (const SequenceChunk& chunk : pass.chunks) {
     const auto num_tokens = static_cast<uint32_t>(chunk.tokens.size());
+    const kv::Sequence::View view = attention.ViewOf(*chunk.sequence);
     for (uint32_t t = 0; t < num_tokens; t += tokens_per_tile) {
       for (uint32_t h = 0; h < attention.num_kv_heads(); ++h, ++unit) {
         if (unit % pass.team.size() != thread) continue;
         const size_t row = chunk_row + t;
         const size_t query = (h * pass.rows.size() + row) * group * attention.head_dim();
         const QueryTile tile{.sequence = chunk.sequence,
+                             .view = view,
                              .queries = pass.floats(Buffer::kQueries) + query,
                              .first_row = row,
                              .first_position = pass.rows[row].position,
@@ -432,6 +356,7 @@ void AttendBatch(const Pass& pass, const LayerAttention& attention, size_t threa
 QueryTile SingleRowTile(const Pass& pass, const LayerAttention& attention, uint32_t kv_head) {
   const size_t query = size_t{kv_head} * attention.group_size() * attention.head_dim();
   return {.sequence = pass.chunks[0].sequence,
+          .view = attention.ViewOf(*pass.chunks[0].sequence),
           .queries = pass.floats(Buffer::kQueries) + query,
           .first_row = 0,
           .first_position = pass.rows[0].position,
@@ -460,15 +385,16 @@ WeightsView WeightsOf(const Pass& pass, const LayerAttention& attention, uint32_
 }
 
 void AttendSingleRow(const Pass& pass, const LayerAttention& attention, size_t thread) {
-  size_t unit = 0;
+  QueryTile tile = SingleRowTile(pass, attention, 0);
+  const Pieces pieces = PiecesOf(tile);
+  const bool keeps_tail = attention.KeepsTail(tile);
+  KeyShares shares(NumKeys(tile, pieces) * attention.num_kv_heads(), pass.team.size());
+  WeightsView weights{attention.scratch().scores, kKeysPerPiece};
   for (uint32_t h = 0; h < attention.num_kv_heads(); ++h) {
-    const QueryTile tile = SingleRowTile(pass, attention, h);
-    const Pieces pieces = attention.PiecesOf(tile);
-    const bool keeps_tail = attention.KeepsTail(tile);
-    WeightsView weights{attention.scratch().scores, kKeysPerPiece};
+    tile = SingleRowTile(pass, attention, h);
     std::optional<ReadyQueries> queries;
-    for (uint32_t p = 0; p < pieces.count; ++p, ++unit) {
-      if (unit % pass.team.size() != thread) continue;
+    for (uint32_t p = 0; p < pieces.count; ++p) {
+      if (shares.Next(PieceOf(tile, pieces, p).num_keys()) != thread) continue;
       if (!queries) queries = attention.Ready(tile);
       if (keeps_tail) weights = WeightsOf(pass, attention, h, p);
       attention.AttendPiece(tile, *queries, pieces, p, weights, PartialOf(pass, attention, h, p));
@@ -476,39 +402,27 @@ void AttendSingleRow(const Pass& pass, const LayerAttention& attention, size_t t
   }
 }
 
-// The largest score of one head of a single row, and 1 over the sum that belongs to it.
-struct HeadTotal {
-  float max = kNothing;
-  float share = 0;
-};
-HeadTotal TotalOf(const Pass& pass, const LayerAttention& attention, uint32_t count,
-                  uint32_t kv_head, uint32_t row) {
-  HeadTotal total;
-  for (uint32_t p = 0; p < count; ++p) {
-    total.max = std::max(total.max, PartialOf(pass, attention, kv_head, p).max(row));
-  }
-  float sum = 0;
-  for (uint32_t p = 0; p < count; ++p) {
-    const PieceView piece = PartialOf(pass, attention, kv_head, p);
-    if (piece.max(row) != kNothing) sum += piece.sum(row) * std::exp(piece.max(row) - total.max);
-  }
-  total.share = 1 / sum;
-  return total;
-}
-
-// What the keys of a piece got of a single row, all heads together: into key_sums.
+// What the keys of a piece got of a single row, all heads together: into key_sums. `shares` is one
+// for each head.
 void SumPiece(const Pass& pass, const LayerAttention& attention, uint32_t index, size_t num_keys) {
+  constexpr size_t kAtOnce = 16;  // in registers, while the heads go by
+  static_assert(kKeysPerPiece % kAtOnce == 0);
   const ThreadScratch& scratch = attention.scratch();
-  std::fill_n(scratch.key_sums, num_keys, 0.0f);
-  for (uint32_t h = 0; h < attention.num_kv_heads(); ++h) {
-    const WeightsView weights = WeightsOf(pass, attention, h, index);
-    for (uint32_t r = 0; r < attention.group_size(); ++r) {
-      const size_t head = size_t{h} * attention.group_size() + r;
-      const float max = PartialOf(pass, attention, h, index).max(r);
-      const float share = scratch.shares[head] * std::exp(max - scratch.piece_max[head]);
-      const float* of_row = weights.data + r * weights.stride;
-      for (size_t k = 0; k < num_keys; ++k) scratch.key_sums[k] += share * of_row[k];
+  const size_t num_heads = pass.description().num_heads, group = attention.group_size();
+  float* shares = scratch.head;
+  for (size_t head = 0; head < num_heads; ++head) {
+    const auto kv_head = static_cast<uint32_t>(head / group);
+    const float max = PartialOf(pass, attention, kv_head, index).max(head % group);
+    shares[head] = scratch.shares[head] * std::exp(max - scratch.piece_max[head]);
+  }
+  const WeightsView weights = WeightsOf(pass, attention, 0, index);  // the other heads' follow
+  for (size_t k = 0; k < num_keys; k += kAtOnce) {  // the rest of the last ones are nobody's
+    std::array<float, kAtOnce> sums{};
+    for (size_t head = 0; head < num_heads; ++head) {
+      const float* some = weights.data + head * weights.stride + k;
+      for (size_t i = 0; i < kAtOnce; ++i) sums[i] += shares[head] * some[i];
     }
+    std::ranges::copy(sums, scratch.key_sums + k);
   }
 }
 
@@ -527,38 +441,40 @@ void MergeSingleRow(const Pass& pass, uint32_t layer, size_t thread, float* out)
   const LayerAttention attention(pass, layer, thread);
   const size_t dim = attention.head_dim();
   const uint32_t group = attention.group_size();
-  const uint32_t count = attention.PiecesOf(SingleRowTile(pass, attention, 0)).count;
-  const PieceView merged{attention.scratch().merged, dim};
+  const QueryTile tile = SingleRowTile(pass, attention, 0);
+  const uint32_t count = PiecesOf(tile).count;
+  const bool keeps_tail = attention.KeepsTail(tile);
+  const ThreadScratch& scratch = attention.scratch();
+  const PieceView merged{scratch.merged, dim};
   for (uint32_t h = 0; h < attention.num_kv_heads(); ++h) {
     for (uint32_t r = 0; r < group; ++r) {
       merged.max(r) = kNothing;
       for (uint32_t p = 0; p < count; ++p) {
         MergeRow(merged, PartialOf(pass, attention, h, p), r);
       }
-      attention.Finish(merged, r, out + (size_t{h} * group + r) * dim);
+      const size_t head = size_t{h} * group + r;
+      if (keeps_tail) {  // for CollectSingleRow()
+        scratch.piece_max[head] = merged.max(r);
+        scratch.shares[head] = 1 / merged.sum(r);
+      }
+      attention.Finish(merged, r, out + head * dim);
     }
   }
 }
 
-// Pieces are dealt out, each with all of its heads: nobody else adds to its keys.
+// Pieces are dealt out, each with all of its heads: nobody else adds to its keys. The totals of
+// the heads are those of MergeSingleRow().
 void CollectSingleRow(const Pass& pass, uint32_t layer, size_t thread) {
   const LayerAttention attention(pass, layer, thread);
   const QueryTile tile = SingleRowTile(pass, attention, 0);
   if (!attention.KeepsTail(tile)) return;
-  const Pieces pieces = attention.PiecesOf(tile);
+  const Pieces pieces = PiecesOf(tile);
   const ThreadScratch& scratch = attention.scratch();
-  for (uint32_t h = 0, head = 0; h < attention.num_kv_heads(); ++h) {
-    for (uint32_t r = 0; r < attention.group_size(); ++r, ++head) {
-      const HeadTotal total = TotalOf(pass, attention, pieces.count, h, r);
-      scratch.piece_max[head] = total.max;
-      scratch.shares[head] = total.share;
-    }
-  }
-  for (uint32_t p = pieces.num_sinks + static_cast<uint32_t>(thread); p < pieces.count;
-       p += static_cast<uint32_t>(pass.team.size())) {
-    const RunPiece piece = attention.PieceOf(tile, pieces, p);
-    if (piece.begin >= piece.end) continue;
-    SumPiece(pass, attention, p, piece.end - piece.begin);
+  KeyShares shares(NumKeys(tile, pieces, pieces.num_sinks), pass.team.size());
+  for (uint32_t p = pieces.num_sinks; p < pieces.count; ++p) {
+    const RunPiece piece = PieceOf(tile, pieces, p);
+    if (shares.Next(piece.num_keys()) != thread || piece.num_keys() == 0) continue;
+    SumPiece(pass, attention, p, piece.num_keys());
     attention.AddMasses(tile, piece, scratch.key_sums, true);
   }
 }

@@ -207,7 +207,9 @@ Result<std::unique_ptr<Workspace>> Workspace::Create(const model::Model& model,
   out->most_pieces_ = MostPieces(shape);
   out->sizes_ = layout.sizes;
   std::byte* next = out->arena_.data() + layout.plan.total_bytes;
-  const auto take = [&next](uint64_t bytes) { return std::exchange(next, next + bytes); };
+  const auto take = [&next](uint64_t bytes) {
+    return bytes == 0 ? nullptr : std::exchange(next, next + bytes);
+  };
   const auto take_floats = [&](uint64_t bytes) { return reinterpret_cast<float*>(take(bytes)); };
   for (size_t i = 0; i < shape.num_threads; ++i) {
     ThreadScratch scratch;

@@ -429,7 +429,9 @@ Sequence::View Sequence::Blocks(GroupId group) const {
           .blocks = bases.subspan(table.gap_end),
           .first_token = table.gap_end * kTokens,
           .tail_slot = w.tail_begin(),
-          .first_slot = table.gap_begin * kTokens};
+          .first_slot = table.gap_begin * kTokens,
+          .window = w,
+          .horizon = table.horizon};
 }
 
 std::span<int64_t> Sequence::Masses(GroupId group, size_t index) {

@@ -30,6 +30,7 @@
 // blocks between two calls, never during one.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -160,6 +161,12 @@ class Sequence {
     uint32_t first_token = 0;  // of blocks[0]: multiple of 16
     uint32_t tail_slot = 0;    // of tail[0]
     uint32_t first_slot = 0;   // of first_token
+    Window window;
+    uint32_t horizon = 0;  // what lies before is seen by nobody for being recent
+
+    uint32_t FirstVisible(uint32_t position) const {
+      return std::max(window.FirstVisible(position), horizon);
+    }
   };
   View Blocks(GroupId group) const;
   // The block that holds `token` of a group. Requires: live, and this sequence's alone.

@@ -18,9 +18,8 @@ void TailScores::BeginPass() { std::ranges::fill(masses_, 0); }
 
 void TailScores::EndPass(uint32_t num_tokens) {
   const auto fade = static_cast<float>(std::pow(kDecay, num_tokens));
-  constexpr auto kScale = static_cast<float>(1 / kUnit);
   for (size_t i = 0; i < scores_.size(); ++i) {
-    scores_[i] = scores_[i] * fade + static_cast<float>(masses_[i]) * kScale;
+    scores_[i] = scores_[i] * fade + static_cast<float>(FromUnits(masses_[i]));
   }
 }
 

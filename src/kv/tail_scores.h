@@ -19,6 +19,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -32,6 +33,15 @@ class TailScores {
  public:
   static constexpr double kDecay = 0.998;        // for each token
   static constexpr double kUnit = 4294967296.0;  // masses count in 2^-32
+  // A mass in these units, to the nearest, and back. By the bits of doubles from 2^52 on, which are
+  // whole numbers: x86 converts several 64-bit integers at once only with AVX-512.
+  // Requires: 0 <= mass < 2^20; 0 <= units < 2^52.
+  static int64_t ToUnits(float mass) {
+    return std::bit_cast<int64_t>(double{mass} * kUnit + kWhole) - std::bit_cast<int64_t>(kWhole);
+  }
+  static double FromUnits(int64_t units) {
+    return (std::bit_cast<double>(units + std::bit_cast<int64_t>(kWhole)) - kWhole) / kUnit;
+  }
 
   TailScores() = default;
   explicit TailScores(size_t num_slots, bool merges = false)
@@ -98,6 +108,7 @@ class TailScores {
   }
 
  private:
+  static constexpr double kWhole = 4503599627370496.0;  // 2^52
   // A candidate that does not stay.
   struct Loser {
     uint32_t slot;  // where its key and value are
