@@ -145,6 +145,7 @@ void WeightPager::Work() {
     lock.lock();
     reading_ = false;
     mapped_[unit] = true;
+    DropBehind(cursor_);  // a pass that was given up does not want it any more
     changed_.notify_all();
   }
 }

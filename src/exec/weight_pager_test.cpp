@@ -75,6 +75,20 @@ TEST_F(Pager, StreamedLayersAreNeverMoreThanTwoAtOnce) {
   }
 }
 
+// What is being read when a pass is given up is no longer wanted when it is there.
+TEST_F(Pager, APassThatIsGivenUpLeavesNoLayerTooMany) {
+  const auto pager = Make(0);
+  most_ = (2 + WeightPager::kStreamedAtOnce) * kLayerPages * page_;
+  for (int i = 0; i < 300; ++i) {
+    pager->Enter(3);
+    pager->Enter(0);
+    for (int look = 0; look < 20; ++look) {
+      ASSERT_LE(pager->mapped_bytes(), most_) << "turn " << i;
+      std::this_thread::yield();
+    }
+  }
+}
+
 TEST_F(Pager, ReleasedWeightsComeBackWithTheNextPass) {
   const auto pager = Make(kLayers);
   most_ = (kLayers + 2) * kLayerPages * page_;
