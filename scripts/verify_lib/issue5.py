@@ -172,6 +172,11 @@ class Growth:
                 f"{self.left} bytes of KV left")
 
 
+# Context, clients, and seconds between trims at each budget. A pass with streamed weights takes up to
+# seconds, so many share one; and a critical trim leaves room for one answer at a time for a while.
+SERVED = {"smallest": (512, 8, 4), "twice": (512, 8, 4), "streamed": (256, 32, 60)}
+
+
 def serve_in_cages(name, path, load, what, count):
     """So many of a load at each budget; memory must not creep."""
     import cage
@@ -179,9 +184,11 @@ def serve_in_cages(name, path, load, what, count):
 
     with tempfile.TemporaryDirectory(dir=pathlib.Path(path).parent) as folder:
         copy = cage.private_copy(path, folder)
-        for size, budget in server_budgets(copy, 512, served.CLIENTS).items():
+        for size, (context, clients, apart) in SERVED.items():
+            budget = server_budgets(copy, context, clients)[size]
             start = time.monotonic()
-            with served.Served(copy, budget, "--ctx", 512, "--sessions", served.CLIENTS) as running:
+            with served.Served(copy, budget, "--ctx", context, "--sessions", clients,
+                               trims_apart=apart) as running:
                 growth = Growth(running, load, count)
             outcome = running.outcome
             line(f"{name}, {size} budget: {count} {what}, no kill, PSS <= budget",
@@ -227,11 +234,23 @@ def long_answers(paths):
             for size, budget in server_budgets(copy, 1264, 1).items():
                 with (served.Served(copy, budget, "--ctx", 1264, "--sessions", 1) as running,
                       served.trims(running, wrong := [], pause=1)):
-                    wrong += ask_at_once(running, [served.ids(1, 1000)], 256)
+                    ended, failed = ask_until_written(running, served.ids(1, 1000), 256)
                 outcome = running.outcome
                 line(f"{model}, {size} budget: 1,000 tokens read and 256 written under trims, no kill, "
-                     "PSS <= budget", not wrong and not outcome.killed and outcome.peak_pss <= budget,
-                     f"{len(wrong)} wrong {wrong[:1]}; {outcome}")
+                     "PSS <= budget", not wrong + failed and not outcome.killed
+                     and outcome.peak_pss <= budget,
+                     f"{len(wrong + failed)} wrong {(wrong + failed)[:1]}, {ended} ended by a critical "
+                     f"trim; {outcome}")
+
+
+def ask_until_written(running, prompt, answer_tokens):
+    """How often memory ended an answer, as a critical trim may (it leaves room for 256 tokens), until
+    one was whole; and what went wrong."""
+    for ended in range(100):
+        failed = ask_at_once(running, [prompt], answer_tokens)
+        if not failed or failed[0].get("choices", [{}])[0].get("finish_reason") != "memory":
+            return ended, failed
+    return ended, failed
 
 
 def cycles(_):
