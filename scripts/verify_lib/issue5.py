@@ -172,11 +172,6 @@ class Growth:
                 f"{self.left} bytes of KV left")
 
 
-# Context, clients, and seconds between trims at each budget. A pass with streamed weights takes up to
-# seconds, so many share one; and a critical trim leaves room for one answer at a time for a while.
-SERVED = {"smallest": (512, 8, 4), "twice": (512, 8, 4), "streamed": (256, 32, 60)}
-
-
 def serve_in_cages(name, path, load, what, count):
     """So many of a load at each budget; memory must not creep."""
     import cage
@@ -184,11 +179,9 @@ def serve_in_cages(name, path, load, what, count):
 
     with tempfile.TemporaryDirectory(dir=pathlib.Path(path).parent) as folder:
         copy = cage.private_copy(path, folder)
-        for size, (context, clients, apart) in SERVED.items():
-            budget = server_budgets(copy, context, clients)[size]
+        for size, budget in server_budgets(copy, 512, served.CLIENTS).items():
             start = time.monotonic()
-            with served.Served(copy, budget, "--ctx", context, "--sessions", clients,
-                               trims_apart=apart) as running:
+            with served.Served(copy, budget, "--ctx", 512, "--sessions", served.CLIENTS) as running:
                 growth = Growth(running, load, count)
             outcome = running.outcome
             line(f"{name}, {size} budget: {count} {what}, no kill, PSS <= budget",

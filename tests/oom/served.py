@@ -55,11 +55,8 @@ class Served(Client):
     """`tael serve` in a cage of `budget` bytes, or of `limit`; a context manager. `outcome` is there
     afterwards."""
 
-    def __init__(self, model, budget, *flags, limit=None, trims_apart=4):
+    def __init__(self, model, budget, *flags, limit=None):
         self.budget, self.limit, self.outcome = budget, limit or budget, None
-        self.trims_apart = trims_apart  # seconds, at most, where a load does not say
-        asked = flags[flags.index("--sessions") + 1] if "--sessions" in flags else 0
-        self.clients = max(CLIENTS, asked)  # nobody lets a session lie idle
         self.command = caged.command("serve", "-m", model, "--budget", budget, "--port", 0, "--json",
                                      *flags)
 
@@ -179,8 +176,8 @@ def trims(server, wrong, pause):
 # Loads. Several clients at once do one thing for each index; what went wrong is returned.
 
 
-def by_clients(server, serve, indices):
-    with concurrent.futures.ThreadPoolExecutor(server.clients) as pool:
+def by_clients(serve, indices):
+    with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
         return [wrong for wrong in pool.map(serve, indices) if wrong]
 
 
@@ -196,7 +193,7 @@ def problem(index, status, answer):
 LONG_EVERY = 50
 
 
-def one_shots(server, indices, pause=None, long_every=LONG_EVERY):
+def one_shots(server, indices, pause=4, long_every=LONG_EVERY):
     """Prompts that have nothing in common, some of them long, and trims."""
 
     def ask(index):
@@ -205,12 +202,12 @@ def one_shots(server, indices, pause=None, long_every=LONG_EVERY):
         prompt = words(rng, rng.randrange(least, most))
         return problem(index, *server.complete(prompt, rng.randrange(1, most_tokens)))
 
-    with trims(server, wrong := [], pause or server.trims_apart):
-        wrong += by_clients(server, ask, indices)
+    with trims(server, wrong := [], pause):
+        wrong += by_clients(ask, indices)
     return wrong
 
 
-def sessions(server, indices, pause=None, long_every=LONG_EVERY):
+def sessions(server, indices, pause=4, long_every=LONG_EVERY):
     """Sessions of two to four turns with a start that all share, and trims."""
     start = words(random.Random(7), 6)
 
@@ -226,8 +223,8 @@ def sessions(server, indices, pause=None, long_every=LONG_EVERY):
             text += answer["choices"][0]["text"]
         return None
 
-    with trims(server, wrong := [], pause or server.trims_apart):
-        wrong += by_clients(server, talk, indices)
+    with trims(server, wrong := [], pause):
+        wrong += by_clients(talk, indices)
     return wrong
 
 
@@ -249,7 +246,7 @@ def aborts(server, indices):
                     return None if answer.status == 200 and events else (index, lines)
             time.sleep(0.05)
 
-    return by_clients(server, leave, indices)
+    return by_clients(leave, indices)
 
 
 def ids(seed, count):
