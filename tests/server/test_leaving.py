@@ -33,7 +33,7 @@ class Leaving(ServerCase):
     CONTEXT = 400_000
     FLAGS = ("--ctx", 200_000, "--sessions", 1, "--prefix-cache", "off")
     # Seconds until the blocks are back; a sanitizer makes the pass that has begun several times as long.
-    LIMIT = 2.0 if SANITIZED else 0.2
+    LIMIT = 1.0 if SANITIZED else 0.2
 
     def blocks(self):
         return self.server.metric("tael_kv_blocks_in_use")
