@@ -7,7 +7,6 @@
 #include <limits>
 #include <optional>
 
-#include "base/checked.h"
 #include "exec/attention_pieces.h"
 #include "exec/scores.h"
 #include "kv/tail_scores.h"
@@ -85,10 +84,9 @@ class LayerAttention {
     return Pack(tile.queries, NumRows(tile), scratch_.queries);
   }
 
-  // Attention of a tile, whose queries are Ready(), over its piece `index`, into `out`.
-  void AttendPiece(const QueryTile& tile, const ReadyQueries& queries, const Pieces& pieces,
-                   uint32_t index, const WeightsView& weights, const PieceView& out) const {
-    const RunPiece piece = PieceOf(tile, pieces, index);
+  // Attention of a tile, whose queries are Ready(), over one of its pieces, into `out`.
+  void AttendPiece(const QueryTile& tile, const ReadyQueries& queries, const RunPiece& piece,
+                   const WeightsView& weights, const PieceView& out) const {
     const bool sinks = piece.run.kind == Run::Kind::kSinks;
     AttendRun(piece, tile, sinks ? SinkQueries(tile, queries) : queries, weights, out);
   }
@@ -310,7 +308,7 @@ void AttendTile(const Pass& pass, const LayerAttention& attention, const QueryTi
   WeightsView weights{scratch.scores, kKeysPerPiece};
   for (uint32_t p = 0; p < pieces.count; ++p) {
     if (keeps_tail) weights = {scratch.weights + size_t{p} * kKeysPerPiece, WeightStride(pass)};
-    attention.AttendPiece(tile, queries, pieces, p, weights, piece);
+    attention.AttendPiece(tile, queries, PieceOf(tile, pieces, p), weights, piece);
     for (size_t r = 0; r < rows; ++r) {
       if (keeps_tail) scratch.piece_max[r * pass.workspace.most_pieces() + p] = piece.max(r);
       MergeRow(merged, piece, r);
@@ -394,10 +392,11 @@ void AttendSingleRow(const Pass& pass, const LayerAttention& attention, size_t t
     tile = SingleRowTile(pass, attention, h);
     std::optional<ReadyQueries> queries;
     for (uint32_t p = 0; p < pieces.count; ++p) {
-      if (shares.Next(PieceOf(tile, pieces, p).num_keys()) != thread) continue;
+      const RunPiece piece = PieceOf(tile, pieces, p);
+      if (shares.Next(piece.num_keys()) != thread) continue;
       if (!queries) queries = attention.Ready(tile);
       if (keeps_tail) weights = WeightsOf(pass, attention, h, p);
-      attention.AttendPiece(tile, *queries, pieces, p, weights, PartialOf(pass, attention, h, p));
+      attention.AttendPiece(tile, *queries, piece, weights, PartialOf(pass, attention, h, p));
     }
   }
 }

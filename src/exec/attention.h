@@ -36,6 +36,7 @@ void Attend(const Pass& pass, uint32_t layer, size_t thread);
 void MergeSingleRow(const Pass& pass, uint32_t layer, size_t thread, float* out);
 
 // Tells the sequence of a batch of one, if it keeps a tail, what its keys got; every thread some.
+// Requires: the thread's scratch as MergeSingleRow() of this layer left it.
 void CollectSingleRow(const Pass& pass, uint32_t layer, size_t thread);
 
 }  // namespace tael::exec

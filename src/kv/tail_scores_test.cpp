@@ -36,6 +36,17 @@ struct TailScoresTest : testing::Test {
   }
 };
 
+TEST(TailScoreUnits, AreWholeNumbersToTheNearest) {
+  EXPECT_EQ(TailScores::ToUnits(0.0f), 0);
+  EXPECT_EQ(TailScores::ToUnits(1.0f), int64_t{1} << 32);
+  EXPECT_EQ(TailScores::ToUnits(0x1.8p-32f), 2);  // halves to even
+  EXPECT_EQ(TailScores::ToUnits(0x1p-34f), 0);
+  EXPECT_EQ(TailScores::ToUnits(0x1.fffffep19f), 0x1.fffffep51);
+  for (const int64_t units : {int64_t{0}, int64_t{1}, int64_t{1} << 33, (int64_t{1} << 52) - 1}) {
+    EXPECT_EQ(TailScores::FromUnits(units), std::ldexp(static_cast<double>(units), -32)) << units;
+  }
+}
+
 TEST_F(TailScoresTest, WhoGotMoreTakesTheSlotOfWhoGotLeast) {
   scores.BeginTail(kTail, 2);
   Pass(2, {0.4, 0.1, 0.3, 0.2});
