@@ -8,7 +8,7 @@
 namespace tael::engine {
 namespace {
 
-// One part in so many of the room stays free when layers come back.
+// One part in so many of the room stays free.
 constexpr uint64_t kSpareShare = 8;
 
 WeightRoom::System Filled(WeightRoom::System system) {
@@ -27,9 +27,12 @@ WeightRoom::WeightRoom(exec::WeightPager& pager, exec::ThrashGuard guard, System
       planned_layers_(pager.resident_layers()) {}
 
 // Only a pass that should find its weights in memory can tell that they are taken away: the first
-// ones read them.
+// ones read them. Where all layers are streamed by plan there is nothing to give up, and a pass
+// that reads more than its layers is no reason to turn anybody away: who joins it costs no more
+// reading.
 void WeightRoom::BeforePass() {
-  is_watched_ = pager_.complete() || pager_.streams();
+  if (pager_.streams()) LookAtCache();
+  is_watched_ = planned_layers_ > 0 && (pager_.complete() || pager_.streams());
   if (is_watched_) guard_.Begin();
 }
 
@@ -56,14 +59,23 @@ void WeightRoom::GiveWay() {
   pager_.SetResident(std::min(fitting.value_or(resident / 2), resident - 1));
 }
 
+uint32_t WeightRoom::LayersWithRoom() const {
+  const uint64_t room =
+      std::min(system_.group_room().value_or(UINT64_MAX), system_.available().value_or(0));
+  return pager_.LayersWithin(room - room / kSpareShare).value_or(0);
+}
+
+void WeightRoom::LookAtCache() {
+  if (system_.now() < next_cache_look_) return;
+  next_cache_look_ = system_.now() + kFirstWait;
+  pager_.KeepInCache(LayersWithRoom() == pager_.num_layers());
+}
+
 // All of them or none: a few more would be read again for every further step.
 void WeightRoom::Look() {
   if (!is_short() || system_.now() < next_look_) return;
   next_look_ = system_.now() + kFirstWait;
-  const uint64_t room =
-      std::min(system_.group_room().value_or(UINT64_MAX), system_.available().value_or(0));
-  const std::optional<uint32_t> fitting = pager_.LayersWithin(room - room / kSpareShare);
-  if (fitting.value_or(0) < planned_layers_) return;
+  if (LayersWithRoom() < planned_layers_) return;
   pager_.SetResident(planned_layers_);
   is_short_.store(false, std::memory_order_relaxed);
 }

@@ -1,5 +1,5 @@
-// What an engine does when the system takes its weights away although the budget has room for them,
-// and when it gives the room back.
+// What an engine does when the system has no room for its weights: takes them away although the
+// budget has room for them, gives the room back, or cannot cache the layers that are streamed.
 //
 // Fewer layers in memory and the others read in order, ahead of their use, are far faster than all
 // of them page by page. Once in a while it looks whether there is room again. A system that gives
@@ -51,6 +51,9 @@ class WeightRoom {
 
  private:
   void GiveWay();
+  // Layers for which the system has room now, with some to spare.
+  uint32_t LayersWithRoom() const;
+  void LookAtCache();
 
   exec::WeightPager& pager_;
   exec::ThrashGuard guard_;
@@ -61,6 +64,7 @@ class WeightRoom {
   Clock::duration wait_ = kFirstWait;
   Clock::duration next_wait_ = kFirstWait;  // after layers came back, should they go again
   Clock::time_point next_look_;
+  Clock::time_point next_cache_look_ = Clock::time_point::min();
 };
 
 }  // namespace tael::engine

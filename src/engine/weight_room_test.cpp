@@ -24,20 +24,25 @@ class WeightRoomTest : public testing::Test {
               testing::UnitTest::GetInstance()->current_test_info()->name()) {
     std::ofstream(path_, std::ios::binary) << std::string((kLayers + 1) * kLayer, 'w');
     mapping_ = *mem::FileMapping::Open(path_);
-    model::WeightExtents extents;
-    extents.rest = {{0, kLayer}};
-    for (uint32_t i = 0; i < kLayers; ++i) extents.layers.push_back({{(i + 1) * kLayer, kLayer}});
-    pager_ = *exec::WeightPager::Create(mapping_, extents, kLayers);
+    extents_.rest = {{0, kLayer}};
+    for (uint32_t i = 0; i < kLayers; ++i) extents_.layers.push_back({{(i + 1) * kLayer, kLayer}});
+    Plan(kLayers);
+    Pass(0);
+    while (!pager_->complete()) std::this_thread::yield();
+  }
+  ~WeightRoomTest() override { std::remove(path_.c_str()); }
+
+  // Anew, with so many resident layers.
+  void Plan(uint32_t resident) {
+    room_.reset();
+    pager_ = *exec::WeightPager::Create(mapping_, extents_, resident);
     const exec::ThrashGuard guard(kLayers * kLayer, 1, [this] { return bytes_read_; });
     room_ = std::make_unique<WeightRoom>(
         *pager_, guard,
         WeightRoom::System{.group_room = [this] { return group_room_; },
                            .available = [this] { return available_; },
                            .now = [this] { return now_; }});
-    Pass(0);
-    while (!pager_->complete()) std::this_thread::yield();
   }
-  ~WeightRoomTest() override { std::remove(path_.c_str()); }
 
   void Pass(uint64_t bytes_read) {
     room_->BeforePass();
@@ -56,6 +61,7 @@ class WeightRoomTest : public testing::Test {
 
   std::string path_;
   mem::FileMapping mapping_;
+  model::WeightExtents extents_;
   std::unique_ptr<exec::WeightPager> pager_;
   uint64_t bytes_read_ = 0;
   std::optional<uint64_t> group_room_ = kWhole;
@@ -71,6 +77,29 @@ TEST_F(WeightRoomTest, WeightsThatAreTakenAwayAreStreamedAsFarAsTheyMustBe) {
   EXPECT_TRUE(room_->is_short());
   EXPECT_EQ(pager_->resident_layers(), 3u);
   EXPECT_THAT(room_->Why(), testing::HasSubstr("3 of 6 layers are read from the file"));
+}
+
+TEST_F(WeightRoomTest, WhoStreamsEverythingByPlanIsNotShortOfRoom) {
+  Plan(0);
+  for (int turn = 0; turn < 3; ++turn) {
+    Thrash();
+    EXPECT_FALSE(room_->is_short()) << "turn " << turn;
+  }
+}
+
+TEST_F(WeightRoomTest, LayersThatAreStreamedStayInACacheThatHoldsThemAll) {
+  group_room_ = kWhole;  // just enough is not enough
+  Plan(2);
+  Pass(0);
+  EXPECT_FALSE(pager_->keeps_in_cache());
+  group_room_ = 2 * kWhole;
+  PassAfter(WeightRoom::kFirstWait - std::chrono::seconds(1));
+  EXPECT_FALSE(pager_->keeps_in_cache()) << "looked again too early";
+  PassAfter(std::chrono::seconds(1));
+  EXPECT_TRUE(pager_->keeps_in_cache());
+  available_ = kWhole;  // of the whole system
+  PassAfter(WeightRoom::kFirstWait);
+  EXPECT_FALSE(pager_->keeps_in_cache());
 }
 
 TEST_F(WeightRoomTest, WithoutALimitToReadHalfOfThemGo) {

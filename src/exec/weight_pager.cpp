@@ -111,7 +111,13 @@ void WeightPager::DropBehind(uint32_t unit) {
 // Requires: mutex_.
 void WeightPager::Drop(uint32_t unit) {
   if (!mapped_[unit]) return;
-  for (const model::Extent& extent : ExtentsOf(unit)) mapping_.Drop(extent.offset, extent.bytes);
+  for (const model::Extent& extent : ExtentsOf(unit)) {
+    if (keeps_in_cache()) {
+      mapping_.Drop(extent.offset, extent.bytes);
+    } else {
+      mapping_.Forget(extent.offset, extent.bytes);
+    }
+  }
   mapped_[unit] = false;
 }
 

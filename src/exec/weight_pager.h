@@ -5,6 +5,10 @@
 //   resident   stays once it is there: the rest, and the first resident_layers layers
 //   streamed   there while it computes; the next one is read meanwhile; dropped behind. At most two
 //
+// What is dropped may stay in the page cache, where the next pass finds it. But a cache that cannot
+// hold the whole file then fills up with layers that are not needed for longest, and pushes out
+// those that are: there it is told to forget them.
+//
 // One background thread reads. A pass calls Enter() before each unit, from one thread, and waits in
 // it until the unit's pages are mapped: a fault per page would read at about 1 GB/s even from the
 // page cache (KERNELS section 4). Once everything is mapped, complete() is true and a pass need not
@@ -66,6 +70,10 @@ class WeightPager {
   // later gives room for again. Requires: no pass runs; layers <= num_layers().
   void SetResident(uint32_t layers);
 
+  // Whether dropped layers may stay in the page cache; at first they may. Any thread.
+  void KeepInCache(bool keep) { keeps_in_cache_.store(keep, std::memory_order_relaxed); }
+  bool keeps_in_cache() const { return keeps_in_cache_.load(std::memory_order_relaxed); }
+
   // The largest number of resident layers with which no more than `bytes` are in memory at a time;
   // none where streaming everything takes more.
   std::optional<uint32_t> LayersWithin(uint64_t bytes) const;
@@ -90,6 +98,7 @@ class WeightPager {
   const model::WeightExtents extents_;
   std::atomic<uint32_t> resident_layers_;  // changes under mutex_
   std::atomic<bool> complete_{false};
+  std::atomic<bool> keeps_in_cache_{true};
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

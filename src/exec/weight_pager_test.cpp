@@ -1,8 +1,11 @@
 #include "exec/weight_pager.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <string>
@@ -49,6 +52,15 @@ class Pager : public testing::Test {
     }
   }
 
+  // Of the file, whether they are mapped or not.
+  size_t CachedPages() const {
+    std::vector<unsigned char> cached(mapping_.bytes().size() / page_);
+    void* const begin = const_cast<std::byte*>(mapping_.bytes().data());
+    EXPECT_EQ(::mincore(begin, mapping_.bytes().size(), cached.data()), 0);
+    return static_cast<size_t>(
+        std::count_if(cached.begin(), cached.end(), [](unsigned char it) { return it & 1; }));
+  }
+
   size_t page_ = 0;
   std::string path_;
   mem::FileMapping mapping_;
@@ -87,6 +99,23 @@ TEST_F(Pager, APassThatIsGivenUpLeavesNoLayerTooMany) {
       std::this_thread::yield();
     }
   }
+}
+
+// The kernel may forget what it was not told to, so that only the other direction can be asked for.
+TEST_F(Pager, ACacheThatIsToForgetHoldsNoLayerThatWasDropped) {
+  const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_EQ(::fsync(fd), 0) << "what is not on the disk cannot be forgotten";
+  ::close(fd);
+  void* const begin = const_cast<std::byte*>(mapping_.bytes().data());
+  ASSERT_EQ(::madvise(begin, mapping_.bytes().size(), MADV_RANDOM), 0) << "nothing is read ahead";
+  mapping_.Evict();
+  ASSERT_EQ(CachedPages(), 0u);
+  const auto pager = Make(1);
+  pager->KeepInCache(false);
+  most_ = (2 + 1 + WeightPager::kStreamedAtOnce) * kLayerPages * page_;
+  for (int i = 0; i < 3; ++i) Pass(*pager);
+  EXPECT_LE(CachedPages(), most_ / page_);
+  EXPECT_EQ(mapping_.bytes()[5 * kLayerPages * page_], std::byte{'w'});
 }
 
 TEST_F(Pager, ReleasedWeightsComeBackWithTheNextPass) {

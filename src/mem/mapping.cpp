@@ -128,7 +128,7 @@ void SetPageSizeForTest(size_t bytes) {
 }
 
 Result<FileMapping> FileMapping::Open(const std::string& path) {
-  const FileDescriptor file(OpenForReading(path));
+  FileDescriptor file(OpenForReading(path));
   if (file.get() < 0) return OpenError(path, errno);
   TAEL_ASSIGN_OR_RETURN(const size_t size, ReadableSize(file.get(), path));
   const size_t page = SystemPageSize();
@@ -151,6 +151,7 @@ Result<FileMapping> FileMapping::Open(const std::string& path) {
     return IoError("cannot map", path, errno);
   }
   TAEL_ASSIGN_OR_RETURN(out.guard_, BusGuard::Create(out.data_, RoundUp(size, page)));
+  out.file_ = std::move(file);
   return out;
 }
 
@@ -159,6 +160,7 @@ FileMapping::FileMapping(FileMapping&& other) noexcept
       size_(std::exchange(other.size_, 0)),
       mapped_(std::exchange(other.mapped_, 0)),
       path_(std::move(other.path_)),
+      file_(std::move(other.file_)),
       guard_(std::move(other.guard_)) {}
 
 FileMapping& FileMapping::operator=(FileMapping&& other) noexcept {
@@ -167,6 +169,7 @@ FileMapping& FileMapping::operator=(FileMapping&& other) noexcept {
   std::swap(size_, taken.size_);
   std::swap(mapped_, taken.mapped_);
   std::swap(path_, taken.path_);
+  std::swap(file_, taken.file_);
   std::swap(guard_, taken.guard_);
   return *this;
 }
@@ -196,6 +199,13 @@ void FileMapping::Drop(size_t offset, size_t length) const {
   if (range.size() > 0) ::madvise(range.data(), range.size(), MADV_DONTNEED);
 }
 
+void FileMapping::Forget(size_t offset, size_t length) const {
+  Drop(offset, length);
+  if (!file_.is_open() || length == 0) return;  // to the kernel no length is everything
+  ::posix_fadvise(file_.get(), static_cast<off_t>(offset), static_cast<off_t>(length),
+                  POSIX_FADV_DONTNEED);
+}
+
 Result<uint64_t> FileMapping::Lock() const {
   const PageRange range = RoundOutward(data_, size_, 0, size_);
   int failed = -1;
@@ -219,8 +229,7 @@ void FileMapping::Evict() const {
   if (size_ == 0) return;
   // The last page is the file's alone, whatever its size is.
   ::madvise(const_cast<std::byte*>(data_), RoundUp(size_, SystemPageSize()), MADV_DONTNEED);
-  const FileDescriptor file(OpenForReading(path_));
-  if (file.get() >= 0) ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
+  ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_DONTNEED);
 }
 
 size_t LargePageBytes() {

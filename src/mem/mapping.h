@@ -50,10 +50,13 @@ class FileMapping {
   // Unmaps the pages that lie wholly inside the range: they leave the process's memory, stay in the
   // page cache as long as the kernel likes, and come back with the next touch.
   void Drop(size_t offset, size_t length) const;
+  // As Drop, and asks the kernel to take the pages out of the page cache too, which then has room
+  // for others. Best effort.
+  void Forget(size_t offset, size_t length) const;
   // Keeps the pages that are in memory, and those that come, from being dropped. Returns the bytes
   // that count as locked: whole pages. Fails: kIo, with the limit and the way out.
   Result<uint64_t> Lock() const;
-  // Drops all pages and asks the kernel to forget the file's page cache too. Best effort.
+  // Forgets the whole file.
   void Evict() const;
 
  private:
@@ -61,6 +64,7 @@ class FileMapping {
   size_t size_ = 0;
   size_t mapped_ = 0;  // including slack
   std::string path_;
+  FileDescriptor file_;
   BusGuard guard_;
 };
 
