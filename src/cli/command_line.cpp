@@ -275,6 +275,7 @@ void AddPlan(CLI::App& app, CommandOptions& chosen) {
       AddCommand(app, chosen, "plan", "Say what fits a budget, before loading anything",
                  "tael plan -m model.gguf --budget 1.8G --sessions 4", options);
   AddModelFlags(plan, options->model);
+  AddSpeculationFlag(plan, options->speculation);
   AddCount(plan, "--sessions", options->sessions,
            "Sessions at once, each with the whole context; default: 1", 1, kMaxBenchSessions);
   plan->add_flag("--server", options->server, "As `tael serve` would run with these flags");

@@ -98,6 +98,7 @@ struct PlanOptions {
   OutputFlags output;
   ModelFlags model;
   std::optional<uint32_t> sessions;  // none: 1, or what `serve` would choose
+  SpeculationFlags speculation;
   bool server = false;               // as `serve` would run
   std::optional<uint64_t> kv_bytes;  // none: what the plan gives to KV
 };

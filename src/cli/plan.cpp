@@ -131,6 +131,7 @@ std::string ToText(const PlanOptions& options, const Forecast& forecast) {
 Result<int> Execute(const PlanOptions& options) {
   engine::EngineOptions engine_options = ToEngineOptions(options.model);
   engine_options.max_sessions = options.sessions.value_or(1);
+  if (engine_options.max_sessions == 1) engine_options.draft_tokens = options.speculation.max_draft;
   if (options.server) {
     ServeOptions serve;
     serve.model = options.model;

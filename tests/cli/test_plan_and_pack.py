@@ -43,6 +43,17 @@ class Plan(Case):
         self.assertIn(b"read from the file for every token", done.err)
         self.assertEqual(done.json["tokens"], self.ok(*arguments).json["tokens"])
 
+    def test_what_a_run_takes_is_what_was_planned(self):
+        least = self.plan("--budget", "1G", "--ctx", "256")["min_budget_bytes"]
+        for guesses in ([], ["--speculate", "off"]):
+            flags = ["--ctx", "256", "--budget", least, *guesses]
+            planned = self.plan(*flags)["parts"]
+            run = self.json_of("run", "-m", tiny("gemma3"), "--prompt-tokens", "[5,6,7]", "-n", "2",
+                               *flags)
+            reserved = run["memory"]["parts_reserved"]
+            for part in ("weights", "activations", "tokenizer", "prefix"):
+                self.assertEqual(planned[part], reserved[part], (part, guesses))
+
     def test_capacity_grows_with_the_budget_and_shrinks_with_sessions(self):
         least = self.plan("--budget", "1G", "--ctx", "128")["min_budget_bytes"]
         small, large = (self.plan("--budget", least + more, "--ctx", "128")
