@@ -37,6 +37,25 @@ def cages(paths):
                 line(what, not broken, "; ".join([*broken, str(outcome)]))
 
 
+def streams(_):
+    """Layers that are read for every token, and a cgroup that has room for no other file page."""
+    import cage
+    import caged
+
+    load = caged.Load(prompt_tokens=64, answer_tokens=24, context=512)
+    path = must(["bench/make-model", "qwen2.5-1.5b", "Q4_0"]).stdout.strip()
+    with tempfile.TemporaryDirectory(dir=pathlib.Path(path).parent) as folder:
+        copy = cage.private_copy(path, folder)
+        found = caged.budgets(copy, load)
+        for size, share in (("the smallest streamed budget", 0), ("a budget for some layers", 0.4)):
+            budget = int(found["streamed"] + share * (found["smallest"] - found["streamed"]))
+            outcome = caged.run(copy, load, budget)
+            broken = caged.broken_promises(outcome, load, copy)
+            speed = json.loads(outcome.out)["timings"]["decode_tps"] if outcome.code == 0 else 0
+            line(f"Qwen2.5-1.5b shape Q4_0, {size}: what is read pushes out nothing that is to stay",
+                 not broken, "; ".join([*broken, f"{speed:.2f} tok/s", str(outcome)]))
+
+
 def reloads(_):
     """A model of 380 MiB, 20 times in one cgroup of 700 MiB (ACCEPTANCE A3)."""
     import cage
@@ -425,7 +444,7 @@ def phones(_):
                  "; ".join([*broken, str(outcome)]))
 
 
-LINES = {"cages": cages, "reloads": reloads, "faults": faults, "headline": headline,
+LINES = {"cages": cages, "streams": streams, "reloads": reloads, "faults": faults, "headline": headline,
          "activations": activations, "cold": cold, "server": server,
          "sessions": sessions, "long_answers": long_answers, "cycles": cycles, "aborts": aborts,
          "anonymous": anonymous, "idle": idle, "cap": cap, "trim": trim, "board": board,

@@ -43,6 +43,14 @@ class Budgets(support.Case):
         load = caged.Load(prompt_tokens=300, answer_tokens=32)
         self.keeps_its_promises(self.model("smollm2"), load)
 
+    def test_keep_some_layers_beside_those_that_are_streamed(self):
+        model, load = self.model("smollm2"), caged.Load(prompt_tokens=64, answer_tokens=32)
+        found = caged.budgets(model, load)
+        budget = (found["smallest"] + found["streamed"]) // 2
+        outcome = caged.run(model, load, budget)
+        self.assertRegex(outcome.err.decode(), r"[12]\d of 30 layers are read from the file")
+        self.assertEqual(caged.broken_promises(outcome, load, model), [], outcome)
+
     def test_hold_beside_a_neighbour_that_takes_and_gives(self):
         """A storm of allocations in the same cage, up to what the budget leaves of it."""
         storm = ("import random\n"
