@@ -2,7 +2,7 @@
 
 import unittest
 
-from support import Server, ServerCase
+from support import Server, ServerCase, not_under_sanitizers
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
@@ -75,6 +75,7 @@ class StopStrings(ServerCase):
         self.assertEqual(self.both(stop=["never there"]), (self.whole, "length"))
 
 
+@not_under_sanitizers
 class RealModel(ServerCase):
     """SmolLM2: an answer with an end of its own (scripts/get-model)."""
 
