@@ -31,7 +31,7 @@ struct Case {
 };
 
 // Every type at every number of tokens at which a kernel changes.
-constexpr size_t kTokens[] = {1, 4, 8, 16, 128, 512};
+constexpr size_t kTokens[] = {1, 4, 8, 16, 128, 256, 512};
 
 struct Matrix {
   Named type;

@@ -30,7 +30,7 @@ size_t ScratchBytes(WeightType type, size_t num_tokens, size_t k) {
   size_t bytes = 0;
   ForEachDecoder([&]<typename Decoder>() {
     if (Decoder::Format::kType == type) {
-      bytes = PanelsPerPass<Decoder>(num_tokens, k) * LayoutOf<Decoder>::PanelBytes(k);
+      bytes = kTilePanels * LayoutOf<Decoder>::PanelBytes(k);
     }
   });
   return bytes;

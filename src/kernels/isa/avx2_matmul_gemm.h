@@ -1,8 +1,9 @@
-// Several tokens: rows are unpacked, 8 at a time, into a panel in cache, which every tile of up to
-// 4 tokens then multiplies. Lanes are rows, so results are stored as they are.
+// Several tokens: rows are unpacked, 8 at a time, into panels in cache, which every tile of up to 4
+// tokens then multiplies, two panels at a time. Lanes are rows, so results are stored as they are.
 //
-// A panel, per 32 columns: q [8][8 rows][4 columns] | scale [8] f32, then, where the format has
-// them, scale of columns 16..31 | min | min of columns 16..31.
+// A panel, per 32 columns: q | scale [8] f32, then, where the format has them, scale of columns
+// 16..31 | min | min of columns 16..31. q is [8][8 rows][4 columns] bytes or, of signed formats,
+// [16][8 rows][2 columns] of 16 bits, in the order of WideTileBlock.
 #pragma once
 
 #include "kernels/isa/avx2_matmul_pack.h"
@@ -11,17 +12,32 @@ namespace tael::kernels {
 namespace {
 
 constexpr size_t kPanelRows = 8;
+constexpr size_t kTilePanels = 2;
+constexpr size_t kTileRows = kTilePanels * kPanelRows;
 constexpr size_t kVectorBytes = 32;
-constexpr size_t kPanelsBytes = 192 << 10;  // panels of one pass: inside the L2 of older CPUs
-constexpr size_t kMostPanels = 8;
 
 template <typename Decoder>
 struct LayoutOf {
+  // Products of signed bytes do not fit maddubs: q is widened, once for all tokens.
+  static constexpr bool kWide = Decoder::kSigned;
+  using Act = typename TileBlockFor<kWide>::Type;
   static constexpr size_t kScales = Decoder::Format::kTwoScales ? 2 : 1;
-  static constexpr size_t kScaleOffset = kPanelRows * kActBlock;
+  static constexpr size_t kSteps = (kWide ? 16 : 8) / kScales;  // registers of q under one scale
+  // Subtracted from q, so that 16-bit sums of all products under one scale fit: on the way they may
+  // wrap, in the end they are right.
+  static constexpr int kCentre = kWide                    ? 0
+                                 : Decoder::kBias != 0    ? Decoder::kBias
+                                 : Decoder::kLargest > 15 ? 16
+                                                          : 0;
+  static constexpr bool kHasMin = !kWide && Decoder::kBias == 0;
+  static_assert(kWide ||
+                (Decoder::kLargest - kCentre <= kCentre ? kCentre : Decoder::kLargest - kCentre) *
+                        127 * 2 * static_cast<int>(kSteps) <=
+                    32767);
+
+  static constexpr size_t kScaleOffset = kScales * kSteps * kVectorBytes;
   static constexpr size_t kMinOffset = kScaleOffset + kScales * kVectorBytes;
-  static constexpr size_t kBlockBytes =
-      kMinOffset + (Decoder::kSigned ? 0 : kScales * kVectorBytes);
+  static constexpr size_t kBlockBytes = kMinOffset + (kHasMin ? kScales * kVectorBytes : 0);
   static constexpr size_t PanelBytes(size_t k) { return k / kActBlock * kBlockBytes; }
 };
 
@@ -47,6 +63,17 @@ TAEL_INLINE void Transpose(const uint8_t (&rows)[kPanelRows][kActBlock], uint8_t
   for (size_t j = 0; j < 4; ++j) {
     _mm256_store_si256(to + j, _mm256_permute2x128_si256(a[j], a[j + 4], 0x20));
     _mm256_store_si256(to + j + 4, _mm256_permute2x128_si256(a[j], a[j + 4], 0x31));
+  }
+}
+
+// Signed bytes to 16 bits, in place, last first: even bytes of each register, then odd ones.
+TAEL_INLINE void Widen(uint8_t* panel) {
+  auto* to = reinterpret_cast<__m256i*>(panel);
+#pragma GCC unroll 8
+  for (size_t j = 8; j-- > 0;) {
+    const __m256i bytes = _mm256_load_si256(to + j);
+    _mm256_store_si256(to + 2 * j, _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8));
+    _mm256_store_si256(to + 2 * j + 1, _mm256_srai_epi16(bytes, 8));
   }
 }
 
@@ -79,141 +106,188 @@ inline void UnpackPanel(const uint8_t* w, size_t row_bytes, size_t num_rows, siz
               if (Layout::kScales == 2) to[r + 8] = _mm_cvtss_f32(_mm256_extractf128_ps(v, 1));
             };
             store(scale, Layout::kScaleOffset);
-            if constexpr (!Decoder::kSigned) store(min, Layout::kMinOffset);
+            if constexpr (Layout::kHasMin) {
+              const __m256 centre = _mm256_set1_ps(Layout::kCentre);
+              store(_mm256_fmadd_ps(scale, centre, min), Layout::kMinOffset);
+            }
           });
     }
-    for (size_t n = 0; n < kBlocks; ++n, panel += Layout::kBlockBytes) Transpose(rows[n], panel);
+    for (size_t n = 0; n < kBlocks; ++n, panel += Layout::kBlockBytes) {
+      Transpose(rows[n], panel);
+      if constexpr (Layout::kWide) Widen(panel);
+    }
   }
 }
 
-TAEL_INLINE __m256i Broadcast4(const int8_t* q) {
+TAEL_INLINE __m256i Broadcast4(const void* bytes) {
   int32_t four;
-  __builtin_memcpy(&four, q, sizeof four);
+  __builtin_memcpy(&four, bytes, sizeof four);
   return _mm256_set1_epi32(four);
 }
 
-// Sums kCount registers of 4-column products in 32 bits, after as many 16-bit additions as cannot
-// overflow: 2 * kLargest * 127 per register.
-template <typename Decoder, size_t kCount>
-TAEL_INLINE __m256i Dot(const uint8_t* w, const int8_t* q) {
-  constexpr size_t kFit = 32767 / (2 * 127 * Decoder::kLargest);
-  constexpr size_t kRun = Decoder::kSigned ? 1 : (kFit >= kCount ? kCount : (kFit >= 4 ? 4 : 2));
-  const __m256i ones = _mm256_set1_epi16(1);
-  __m256i sum = _mm256_setzero_si256();
-#pragma GCC unroll 8
-  for (size_t i = 0; i < kCount; i += kRun) {
-    __m256i run = _mm256_setzero_si256();
-#pragma GCC unroll 8
-    for (size_t j = i; j < i + kRun; ++j) {
-      const __m256i rows = Load(w + j * kVectorBytes), act = Broadcast4(q + 4 * j);
-      const __m256i pairs = Decoder::kSigned ? _mm256_maddubs_epi16(_mm256_abs_epi8(rows),
-                                                                    _mm256_sign_epi8(act, rows))
-                                             : _mm256_maddubs_epi16(rows, act);
-      run = j == i ? pairs : _mm256_add_epi16(run, pairs);
-    }
-    run = _mm256_madd_epi16(run, ones);
-    sum = i == 0 ? run : _mm256_add_epi32(sum, run);
-  }
+// A sum that the compiler may not take apart: given the choice, it adds products in pairs, all of
+// which then wait in memory.
+TAEL_INLINE __m256i Whole(__m256i sum) {
+  asm("" : "+x"(sum));
   return sum;
 }
 
-template <typename Decoder>
-TAEL_INLINE __m256 AddBlock(const uint8_t* p, const TileBlock& act, size_t t, __m256 acc) {
-  using Layout = LayoutOf<Decoder>;
-  const auto floats = [p](size_t offset) __attribute__((always_inline)) {
-    return _mm256_load_ps(reinterpret_cast<const float*>(p + offset));
-  };
-  const __m256 act_scale = _mm256_broadcast_ss(&act.scale[t]);
-#pragma GCC unroll 2
-  for (size_t half = 0; half < Layout::kScales; ++half) {
-    constexpr size_t kCount = 8 / Layout::kScales;
-    const __m256i dot =
-        Dot<Decoder, kCount>(p + half * kCount * kVectorBytes, act.q[t] + half * kCount * 4);
-    const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(dot), act_scale);
-    acc = _mm256_fmadd_ps(scaled, floats(Layout::kScaleOffset + half * kVectorBytes), acc);
-    if constexpr (!Decoder::kSigned) {
-      const float* sum = Layout::kScales == 2 ? act.scaled_sum_half[half] : act.scaled_sum;
-      acc = _mm256_fmadd_ps(floats(Layout::kMinOffset + half * kVectorBytes),
-                            _mm256_broadcast_ss(sum + t), acc);
-    }
-  }
-  return acc;
+// Token t's minus_pairs of the columns under scale number `half` of kScales.
+template <size_t kScales>
+TAEL_INLINE __m256i MinusPairs(const TileBlock& act, size_t half, size_t t) {
+  const __m256i all = Broadcast4(act.minus_pairs[0][t]);
+  if (kScales == 1) return all;
+  const __m256i first = Broadcast4(act.minus_pairs[1][t]);
+  return half == 0 ? first : _mm256_sub_epi16(all, first);
 }
 
+// sum[p][t]: dot products of 8 rows of panel p, at w + p * panel_bytes, with a tile's tokens from
+// `first` on, over the columns under scale number `half`. A broadcast activation serves all panels,
+// and a register of rows all tokens.
+template <typename Decoder, size_t kPanels, size_t kTokens>
+TAEL_INLINE void Dots(const uint8_t* w, size_t panel_bytes,
+                      const typename LayoutOf<Decoder>::Act& act, size_t half,
+                      __m256i (&sum)[kPanels][kTokens]) {
+  using Layout = LayoutOf<Decoder>;
+#pragma GCC unroll 4
+  for (size_t t = 0; t < kTokens; ++t) {
+    __m256i start = _mm256_setzero_si256();
+    if constexpr (Layout::kCentre != 0) {
+      start = _mm256_mullo_epi16(MinusPairs<Layout::kScales>(act, half, t),
+                                 _mm256_set1_epi16(Layout::kCentre));
+    }
+#pragma GCC unroll 2
+    for (size_t p = 0; p < kPanels; ++p) sum[p][t] = start;
+  }
+#pragma GCC unroll 16
+  for (size_t j = half * Layout::kSteps; j < (half + 1) * Layout::kSteps; ++j) {
+    __m256i rows[kPanels];
+#pragma GCC unroll 2
+    for (size_t p = 0; p < kPanels; ++p) rows[p] = Load(w + p * panel_bytes + j * kVectorBytes);
+#pragma GCC unroll 4
+    for (size_t t = 0; t < kTokens; ++t) {
+      const __m256i columns = Broadcast4(reinterpret_cast<const uint8_t*>(act.q[t]) + 4 * j);
+#pragma GCC unroll 2
+      for (size_t p = 0; p < kPanels; ++p) {
+        __m256i& total = sum[p][t];
+        if constexpr (Layout::kWide) {
+          total = Whole(_mm256_add_epi32(total, _mm256_madd_epi16(rows[p], columns)));
+        } else {
+          total = Whole(_mm256_add_epi16(total, _mm256_maddubs_epi16(rows[p], columns)));
+        }
+      }
+    }
+  }
+  if constexpr (!Layout::kWide) {
+    const __m256i ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 4
+    for (size_t t = 0; t < kTokens; ++t) {
+#pragma GCC unroll 2
+      for (size_t p = 0; p < kPanels; ++p) sum[p][t] = _mm256_madd_epi16(sum[p][t], ones);
+    }
+  }
+}
+
+template <typename Act>
 struct TileCall {
   const uint8_t* panel;
-  const TileBlock* act;
+  size_t panel_bytes;
+  const Act* act;
   size_t num_blocks;  // of 32 columns
   float* y;           // first row of the panel, first token of the tile
   size_t y_stride;
   size_t num_rows;  // to store
 };
 
-template <typename Decoder, size_t kTokens>
-__attribute__((noinline)) void MultiplyTile(const TileCall& call) {
-  __m256 acc[kTokens];
+// Adds one block of 32 columns to acc, which lies in memory: the integers take the registers.
+template <typename Decoder, size_t kPanels, size_t kTokens>
+TAEL_INLINE void AddBlock(const uint8_t* w, size_t panel_bytes,
+                          const typename LayoutOf<Decoder>::Act& act,
+                          float (&acc)[kPanels][kTokens][kPanelRows]) {
+  using Layout = LayoutOf<Decoder>;
+#pragma GCC unroll 2
+  for (size_t half = 0; half < Layout::kScales; ++half) {
+    __m256i sum[kPanels][kTokens];
+    Dots<Decoder, kPanels, kTokens>(w, panel_bytes, act, half, sum);
+    const auto floats = [&](size_t p, size_t offset) __attribute__((always_inline)) {
+      const uint8_t* from = w + p * panel_bytes + offset + half * kVectorBytes;
+      return _mm256_load_ps(reinterpret_cast<const float*>(from));
+    };
 #pragma GCC unroll 4
-  for (size_t t = 0; t < kTokens; ++t) acc[t] = _mm256_setzero_ps();
-  const uint8_t* p = call.panel;
-  const TileBlock* act = call.act;
-  for (size_t i = 0; i < call.num_blocks; ++i, ++act, p += LayoutOf<Decoder>::kBlockBytes) {
-#pragma GCC unroll 4
-    for (size_t t = 0; t < kTokens; ++t) acc[t] = AddBlock<Decoder>(p, *act, t, acc[t]);
+    for (size_t t = 0; t < kTokens; ++t) {
+      const __m256 act_scale = _mm256_broadcast_ss(act.scale + t);
+#pragma GCC unroll 2
+      for (size_t p = 0; p < kPanels; ++p) {
+        const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sum[p][t]), act_scale);
+        __m256 total =
+            _mm256_fmadd_ps(scaled, floats(p, Layout::kScaleOffset), _mm256_load_ps(acc[p][t]));
+        if constexpr (Layout::kHasMin) {
+          const float* act_sum = Layout::kScales == 2 ? act.scaled_sum_half[half] : act.scaled_sum;
+          total = _mm256_fmadd_ps(floats(p, Layout::kMinOffset), _mm256_broadcast_ss(act_sum + t),
+                                  total);
+        }
+        _mm256_store_ps(acc[p][t], total);
+      }
+    }
   }
+}
+
+// The first num_rows of 8. Masked stores take tens of instructions on some CPUs.
+TAEL_INLINE void StoreRows(__m256 v, size_t num_rows, float* y) {
+  if (num_rows >= kPanelRows) return _mm256_storeu_ps(y, v);
   const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  const __m256i live =
-      _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(call.num_rows)), lanes);
-#pragma GCC unroll 4
-  for (size_t t = 0; t < kTokens; ++t) {
-    _mm256_maskstore_ps(call.y + t * call.y_stride, live, acc[t]);
+  const __m256i count = _mm256_set1_epi32(static_cast<int>(num_rows));
+  _mm256_maskstore_ps(y, _mm256_cmpgt_epi32(count, lanes), v);
+}
+
+template <typename Decoder, size_t kPanels, size_t kTokens>
+__attribute__((noinline)) void MultiplyTile(const TileCall<typename LayoutOf<Decoder>::Act>& call) {
+  alignas(32) float acc[kPanels][kTokens][kPanelRows] = {};
+  const uint8_t* w = call.panel;
+  for (size_t i = 0; i < call.num_blocks; ++i, w += LayoutOf<Decoder>::kBlockBytes) {
+    AddBlock<Decoder, kPanels, kTokens>(w, call.panel_bytes, call.act[i], acc);
+  }
+  for (size_t p = 0; p < kPanels; ++p) {
+    const size_t num_rows = call.num_rows - p * kPanelRows;
+    for (size_t t = 0; t < kTokens; ++t) {
+      StoreRows(_mm256_load_ps(acc[p][t]), num_rows, call.y + t * call.y_stride + p * kPanelRows);
+    }
   }
 }
 
-template <typename Decoder>
-inline void MultiplyAnyTile(const TileCall& call, size_t num_tokens) {
-  if (num_tokens == 1) return MultiplyTile<Decoder, 1>(call);
-  if (num_tokens == 2) return MultiplyTile<Decoder, 2>(call);
-  if (num_tokens == 3) return MultiplyTile<Decoder, 3>(call);
-  MultiplyTile<Decoder, 4>(call);
-}
-
-// Panels per pass: several share one walk over the activations, if there are many of those.
-template <typename Decoder>
-constexpr size_t PanelsPerPass(size_t num_tokens, size_t k) {
-  const size_t fit = kPanelsBytes / LayoutOf<Decoder>::PanelBytes(k);
-  if (num_tokens <= kTileTokens || fit == 0) return 1;
-  return fit < kMostPanels ? fit : kMostPanels;
+template <typename Decoder, size_t kPanels>
+inline void MultiplyTokens(const TileCall<typename LayoutOf<Decoder>::Act>& call,
+                           size_t num_tokens) {
+  if (num_tokens == 1) return MultiplyTile<Decoder, kPanels, 1>(call);
+  if (num_tokens == 2) return MultiplyTile<Decoder, kPanels, 2>(call);
+  if (num_tokens == 3) return MultiplyTile<Decoder, kPanels, 3>(call);
+  MultiplyTile<Decoder, kPanels, 4>(call);
 }
 
 template <typename Decoder>
 void MatmulTiles(const MatmulCall& call) {
+  using Act = typename LayoutOf<Decoder>::Act;
   const auto* w = reinterpret_cast<const uint8_t*>(call.w);
-  auto* scratch = reinterpret_cast<uint8_t*>(call.scratch);
+  auto* panels = reinterpret_cast<uint8_t*>(call.scratch);
   const size_t panel_bytes = LayoutOf<Decoder>::PanelBytes(call.k);
   const size_t num_blocks = call.k / kActBlock;
-  const size_t pass_rows = kPanelRows * PanelsPerPass<Decoder>(call.num_tokens, call.k);
-  for (size_t begin = call.row_begin; begin < call.row_end; begin += pass_rows) {
-    const size_t left = call.row_end - begin, pass = left < pass_rows ? left : pass_rows;
-    const auto rows_of = [=](size_t r) { return pass - r < kPanelRows ? pass - r : kPanelRows; };
-    for (size_t r = 0; r < pass; r += kPanelRows) {
+  for (size_t begin = call.row_begin; begin < call.row_end; begin += kTileRows) {
+    const size_t left = call.row_end - begin, num_rows = left < kTileRows ? left : kTileRows;
+    for (size_t r = 0; r < num_rows; r += kPanelRows) {
       const uint8_t* rows = w + (begin + r) * call.row_bytes;
-      UnpackPanel<Decoder>(rows, call.row_bytes, rows_of(r), call.k,
-                           rows + pass_rows * call.row_bytes,
-                           scratch + r / kPanelRows * panel_bytes);
+      UnpackPanel<Decoder>(
+          rows, call.row_bytes, num_rows - r < kPanelRows ? num_rows - r : kPanelRows, call.k,
+          rows + kTileRows * call.row_bytes, panels + r / kPanelRows * panel_bytes);
     }
-    for (size_t t = 0; t < call.num_tokens; t += kTileTokens) {
-      const size_t tokens = call.num_tokens - t;
-      TileCall tile{scratch,
-                    reinterpret_cast<const TileBlock*>(call.act) + t / kTileTokens * num_blocks,
-                    num_blocks,
-                    call.y + t * call.y_stride + begin,
-                    call.y_stride,
-                    0};
-      for (size_t r = 0; r < pass; r += kPanelRows) {
-        tile.num_rows = rows_of(r);
-        MultiplyAnyTile<Decoder>(tile, tokens);
-        tile.panel += panel_bytes;
-        tile.y += kPanelRows;
+    const auto* act = reinterpret_cast<const Act*>(call.act);
+    for (size_t t = 0; t < call.num_tokens; t += kTileTokens, act += num_blocks) {
+      const TileCall<Act> tile{
+          panels,        panel_bytes, act, num_blocks, call.y + t * call.y_stride + begin,
+          call.y_stride, num_rows};
+      if (num_rows > kPanelRows) {
+        MultiplyTokens<Decoder, kTilePanels>(tile, call.num_tokens - t);
+      } else {
+        MultiplyTokens<Decoder, 1>(tile, call.num_tokens - t);
       }
     }
   }

@@ -1,8 +1,9 @@
 // Packed activations of the avx2 matrix products: symmetric int8, one scale per 32 values.
 //
-// Format kVectors, for one to four tokens: per token, a VectorBlock per 32 columns. Format kTiles,
-// for more: per 4 tokens (the last tile is filled up with zeros), a TileBlock per 32 columns. Both
-// serve every weight type, so that matrices that share an input share its packing.
+// Format kVectors, for one to four tokens: per token, a VectorBlock per 32 columns. For more, per 4
+// tokens (the last tile is filled up with zeros) and 32 columns, a TileBlock (kTiles), or a
+// WideTileBlock (kWideTiles) for weights of signed bytes. Matrices that share an input and a format
+// share its packing.
 #pragma once
 
 #include "kernels/isa/avx2_matmul_decode.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr ActFormat kVectors{1};
 constexpr ActFormat kTiles{2};
+constexpr ActFormat kWideTiles{3};
 
 constexpr size_t kMostVectors = 4;  // tokens that get the bits each would get alone
 constexpr size_t kActBlock = 32;    // activations that share a scale
@@ -25,11 +27,29 @@ struct alignas(32) VectorBlock {
 };
 
 // [half]: of the first and last 16 of the 32 columns, for formats with two scales.
-struct alignas(64) TileBlock {
+struct alignas(32) TileBlock {
   int8_t q[kTileTokens][kActBlock];
   float scale[kTileTokens];
   float scaled_sum[kTileTokens];
   float scaled_sum_half[2][kTileTokens];
+  // Of all columns and of the first 16, the sum of columns 4n and 4n + 1 and that of 4n + 2 and
+  // 4n + 3, negated: what a row of ones would get from maddubs.
+  int16_t minus_pairs[2][kTileTokens][2];
+};
+
+// In each group of four, columns 0, 2, 1, 3.
+struct alignas(32) WideTileBlock {
+  int16_t q[kTileTokens][kActBlock];
+  float scale[kTileTokens];
+};
+
+template <bool kSigned>
+struct TileBlockFor {
+  using Type = TileBlock;
+};
+template <>
+struct TileBlockFor<true> {
+  using Type = WideTileBlock;
 };
 
 TAEL_INLINE float MaxOf8(__m256 v) {
@@ -82,25 +102,61 @@ inline void PackVector(const float* x, size_t k, VectorBlock* out) {
   }
 }
 
-TAEL_INLINE int SumOf4(__m128i v) {
-  const __m128i pairs = _mm_add_epi32(v, _mm_shuffle_epi32(v, 0x4e));
-  return _mm_cvtsi128_si32(_mm_add_epi32(pairs, _mm_shuffle_epi32(pairs, 0xb1)));
+// The sum of the even 16-bit lanes and that of the odd ones.
+struct PairSums {
+  int16_t v[2];
+};
+TAEL_INLINE PairSums SumEvenAndOdd(__m128i v) {
+  v = _mm_add_epi16(v, _mm_shuffle_epi32(v, 0x4e));
+  const int both = _mm_cvtsi128_si32(_mm_add_epi16(v, _mm_shuffle_epi32(v, 0xb1)));
+  PairSums sums;
+  __builtin_memcpy(&sums, &both, sizeof sums);
+  return sums;
 }
 
-// One tile of up to 4 tokens.
-inline void PackTile(const float* x, size_t x_stride, size_t num_tokens, size_t k, TileBlock* out) {
-  for (size_t column = 0; column < k; column += kActBlock, ++out) {
-    for (size_t t = 0; t < kTileTokens; ++t) {
-      __m256i q = _mm256_setzero_si256();
-      const float scale = t < num_tokens ? Quantise(x + t * x_stride + column, &q) : 0;
-      const __m256i sums = SumFours(q);
-      const int low = SumOf4(_mm256_castsi256_si128(sums));
-      const int high = SumOf4(_mm256_extracti128_si256(sums, 1));
-      _mm256_store_si256(reinterpret_cast<__m256i*>(out->q[t]), q);
-      out->scale[t] = scale;
-      out->scaled_sum[t] = scale * static_cast<float>(low + high);
-      out->scaled_sum_half[0][t] = scale * static_cast<float>(low);
-      out->scaled_sum_half[1][t] = scale * static_cast<float>(high);
+inline void PackToken(__m256i q, float scale, size_t t, TileBlock* out) {
+  const __m256i pairs = _mm256_maddubs_epi16(Splat(1), q);
+  const PairSums first = SumEvenAndOdd(_mm256_castsi256_si128(pairs));
+  const PairSums last = SumEvenAndOdd(_mm256_extracti128_si256(pairs, 1));
+  int sums[2] = {};
+  for (size_t i = 0; i < 2; ++i) {
+    out->minus_pairs[0][t][i] = static_cast<int16_t>(-(first.v[i] + last.v[i]));
+    out->minus_pairs[1][t][i] = static_cast<int16_t>(-first.v[i]);
+    sums[0] += first.v[i];
+    sums[1] += last.v[i];
+  }
+  _mm256_store_si256(reinterpret_cast<__m256i*>(out->q[t]), q);
+  out->scale[t] = scale;
+  out->scaled_sum[t] = scale * static_cast<float>(sums[0] + sums[1]);
+  out->scaled_sum_half[0][t] = scale * static_cast<float>(sums[0]);
+  out->scaled_sum_half[1][t] = scale * static_cast<float>(sums[1]);
+}
+
+inline void PackToken(__m256i q, float scale, size_t t, WideTileBlock* out) {
+  const __m256i order = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15));
+  q = _mm256_shuffle_epi8(q, order);
+  auto* to = reinterpret_cast<__m256i*>(out->q[t]);
+  _mm256_store_si256(to, _mm256_cvtepi8_epi16(_mm256_castsi256_si128(q)));
+  _mm256_store_si256(to + 1, _mm256_cvtepi8_epi16(_mm256_extracti128_si256(q, 1)));
+  out->scale[t] = scale;
+}
+
+// The tiles of PackCall's tokens.
+template <typename Block>
+inline void PackTiles(const PackCall& call) {
+  const size_t num_blocks = call.k / kActBlock;
+  for (size_t token = call.token_begin; token < call.token_end; token += kTileTokens) {
+    Block* out = reinterpret_cast<Block*>(call.out) + token / kTileTokens * num_blocks;
+    for (size_t i = 0; i < num_blocks; ++i, ++out) {
+      for (size_t t = 0; t < kTileTokens; ++t) {
+        __m256i q = _mm256_setzero_si256();
+        float scale = 0;
+        if (token + t < call.token_end) {
+          scale = Quantise(call.x + (token + t) * call.x_stride + i * kActBlock, &q);
+        }
+        PackToken(q, scale, t, out);
+      }
     }
   }
 }
@@ -114,33 +170,38 @@ inline void PackAct(ActFormat format, const PackCall& call) {
     }
     return;
   }
-  if (format == kTiles) {
-    auto* tiles = reinterpret_cast<TileBlock*>(call.out);
-    for (size_t t = call.token_begin; t < call.token_end; t += kTileTokens) {
-      const size_t left = call.token_end - t;
-      PackTile(call.x + t * call.x_stride, call.x_stride, left < kTileTokens ? left : kTileTokens,
-               k, tiles + t / kTileTokens * (k / kActBlock));
-    }
-    return;
-  }
+  if (format == kTiles) return PackTiles<TileBlock>(call);
+  if (format == kWideTiles) return PackTiles<WideTileBlock>(call);
   for (size_t t = call.token_begin; t < call.token_end; ++t) {
     __builtin_memcpy(call.out + t * k * sizeof(float), call.x + t * call.x_stride,
                      k * sizeof(float));
   }
 }
 
-inline ActFormat FormatFor(WeightType type, size_t num_tokens) {
-  if (IsFloatType(type)) return ActFormat::kF32Rows;
-  return num_tokens <= kMostVectors ? kVectors : kTiles;
+// Of weights in signed bytes.
+inline bool IsSigned(WeightType type) {
+  bool is_signed = false;
+  ForEachDecoder([&]<typename Decoder>() {
+    if (Decoder::Format::kType == type) is_signed = Decoder::kSigned;
+  });
+  return is_signed;
 }
 
-inline size_t TileTokens(ActFormat format) { return format == kTiles ? kTileTokens : 1; }
+inline ActFormat FormatFor(WeightType type, size_t num_tokens) {
+  if (IsFloatType(type)) return ActFormat::kF32Rows;
+  if (num_tokens <= kMostVectors) return kVectors;
+  return IsSigned(type) ? kWideTiles : kTiles;
+}
+
+inline size_t TileTokens(ActFormat format) {
+  return format == kTiles || format == kWideTiles ? kTileTokens : 1;
+}
 
 inline size_t ActBytes(ActFormat format, size_t num_tokens, size_t k) {
-  if (format == kVectors) return num_tokens * (k / kActBlock) * sizeof(VectorBlock);
-  if (format == kTiles) {
-    return (num_tokens + kTileTokens - 1) / kTileTokens * (k / kActBlock) * sizeof(TileBlock);
-  }
+  const size_t tiles = (num_tokens + kTileTokens - 1) / kTileTokens, blocks = k / kActBlock;
+  if (format == kVectors) return num_tokens * blocks * sizeof(VectorBlock);
+  if (format == kTiles) return tiles * blocks * sizeof(TileBlock);
+  if (format == kWideTiles) return tiles * blocks * sizeof(WideTileBlock);
   return num_tokens * k * sizeof(float);
 }
 
