@@ -33,8 +33,9 @@ TAEL_INLINE __m256 Negate(__m256 v) { return _mm256_xor_ps(v, _mm256_set1_ps(-0.
 
 // 16 bytes to the low nibbles, then the high nibbles.
 TAEL_INLINE __m256i Nibbles(const uint8_t* p) {
-  const __m128i bytes = LoadHalfRegister(p);
-  return _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(bytes, 4), bytes), Splat(15));
+  const __m256i twice = _mm256_broadcastsi128_si256(LoadHalfRegister(p));
+  return _mm256_and_si256(_mm256_srlv_epi32(twice, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4)),
+                          Splat(15));
 }
 
 // 16 in each byte whose bit of `bits` is set.
@@ -68,10 +69,11 @@ struct DecodeQ4_0 {
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 15;
   static constexpr int kBias = 8;
+  static TAEL_INLINE __m256i Quants(const uint8_t* p) { return Nibbles(p + 2); }
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
     const __m256 scale = SplatHalf(p);
-    f(0, Nibbles(p + 2), scale, TimesMinus(kBias, scale));
+    f(0, Quants(p), scale, TimesMinus(kBias, scale));
   }
 };
 
@@ -80,9 +82,10 @@ struct DecodeQ4_1 {
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 15;
   static constexpr int kBias = 0;
+  static TAEL_INLINE __m256i Quants(const uint8_t* p) { return Nibbles(p + 4); }
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
-    f(0, Nibbles(p + 4), SplatHalf(p), SplatHalf(p + 2));
+    f(0, Quants(p), SplatHalf(p), SplatHalf(p + 2));
   }
 };
 
@@ -91,11 +94,13 @@ struct DecodeQ5_0 {
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 31;
   static constexpr int kBias = 16;
+  static TAEL_INLINE __m256i Quants(const uint8_t* p) {
+    return _mm256_or_si256(Nibbles(p + 6), FifthBits(Load32(p + 2)));
+  }
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
     const __m256 scale = SplatHalf(p);
-    f(0, _mm256_or_si256(Nibbles(p + 6), FifthBits(Load32(p + 2))), scale,
-      TimesMinus(kBias, scale));
+    f(0, Quants(p), scale, TimesMinus(kBias, scale));
   }
 };
 
@@ -104,9 +109,12 @@ struct DecodeQ5_1 {
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 31;
   static constexpr int kBias = 0;
+  static TAEL_INLINE __m256i Quants(const uint8_t* p) {
+    return _mm256_or_si256(Nibbles(p + 8), FifthBits(Load32(p + 4)));
+  }
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
-    f(0, _mm256_or_si256(Nibbles(p + 8), FifthBits(Load32(p + 4))), SplatHalf(p), SplatHalf(p + 2));
+    f(0, Quants(p), SplatHalf(p), SplatHalf(p + 2));
   }
 };
 
@@ -115,9 +123,10 @@ struct DecodeQ8_0 {
   static constexpr bool kSigned = true;
   static constexpr int kLargest = 127;
   static constexpr int kBias = 0;
+  static TAEL_INLINE __m256i Quants(const uint8_t* p) { return Load(p + 2); }
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
-    f(0, Load(p + 2), SplatHalf(p), _mm256_setzero_ps());
+    f(0, Quants(p), SplatHalf(p), _mm256_setzero_ps());
   }
 };
 
@@ -126,14 +135,19 @@ struct DecodeIQ4_NL {
   static constexpr bool kSigned = true;
   static constexpr int kLargest = 127;
   static constexpr int kBias = 0;
+  static TAEL_INLINE __m256i Quants(const uint8_t* p) { return Levels(Nibbles(p + 2)); }
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
-    f(0, Levels(Nibbles(p + 2)), SplatHalf(p), _mm256_setzero_ps());
+    f(0, Quants(p), SplatHalf(p), _mm256_setzero_ps());
   }
 };
 
 // ---- Formats with blocks of 256
 // ------------------------------------------------------------------
+//
+// Each has Quants(p, i), the i-th 32 columns, and Scales(p): whole numbers, one per 32 columns or
+// per 16 (Format::kTwoScales); formats with minimums have Mins(p) like them. They are times the f16
+// at kScale, and at kMin.
 
 // Scales of the 32 columns number i: one of 8, or two neighbours of 16.
 TAEL_INLINE __m256 ScaleOf8(__m256 scales, int i) {
@@ -149,137 +163,141 @@ TAEL_INLINE __m256 FloatsFromBytes(__m128i bytes) {
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
 }
 
+// 16 whole numbers times a factor; only the first 8 where a format has no more.
 struct SixteenScales {
   __m256 v[2];
   TAEL_INLINE SixteenScales(__m128i bytes, __m256 factor)
       : v{_mm256_mul_ps(FloatsFromBytes(bytes), factor),
           _mm256_mul_ps(FloatsFromBytes(_mm_unpackhi_epi64(bytes, bytes)), factor)} {}
-};
-
-// Q4_K and Q5_K.
-struct ScalesMinsK4 {
-  __m256 scale, min;
-  TAEL_INLINE explicit ScalesMinsK4(const uint8_t* b) {
-    const uint32_t a0 = Load32(b + 4), a1 = Load32(b + 8), a2 = Load32(b + 12);
-    const uint32_t s0 = a0 & 0x3f3f3f3f, s1 = (a2 & 0x0f0f0f0f) | ((a0 >> 2) & 0x30303030);
-    const uint32_t m0 = a1 & 0x3f3f3f3f, m1 = ((a2 >> 4) & 0x0f0f0f0f) | ((a1 >> 2) & 0x30303030);
-    const auto eight = [](uint32_t low, uint32_t high) {
-      return FloatsFromBytes(_mm_cvtsi64_si128(static_cast<long long>(uint64_t{high} << 32 | low)));
-    };
-    scale = _mm256_mul_ps(eight(s0, s1), SplatHalf(b));
-    min = Negate(_mm256_mul_ps(eight(m0, m1), SplatHalf(b + 2)));
+  template <bool kTwoScales>
+  TAEL_INLINE __m256 Of(int i) const {
+    return kTwoScales ? ScalesOf16(v, i) : ScaleOf8(v[0], i);
   }
 };
 
-struct DecodeQ4_K {
+template <typename Decoder>
+struct DecodeSuperBlock {
+  template <typename F>
+  static TAEL_INLINE void Decode(const uint8_t* p, F f) {
+    constexpr bool kTwo = Decoder::Format::kTwoScales;
+    const SixteenScales scales(Decoder::Scales(p), SplatHalf(p + Decoder::kScale));
+    if constexpr (Decoder::Format::kHasMin) {
+      const SixteenScales mins(Decoder::Mins(p), Negate(SplatHalf(p + Decoder::kMin)));
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) {
+        f(i, Decoder::Quants(p, i), scales.template Of<kTwo>(i), mins.template Of<kTwo>(i));
+      }
+    } else {
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) {
+        const __m256 scale = scales.template Of<kTwo>(i);
+        f(i, Decoder::Quants(p, i), scale, TimesMinus(Decoder::kBias, scale));
+      }
+    }
+  }
+};
+
+TAEL_INLINE __m128i BytesOf(uint32_t low, uint32_t high) {
+  return _mm_cvtsi64_si128(static_cast<long long>(uint64_t{high} << 32 | low));
+}
+
+// Q4_K and Q5_K: 8 scales and 8 minimums of 6 bits in 12 bytes.
+struct ScalesMinsK4 {
+  static constexpr size_t kScale = 0, kMin = 2;
+  static TAEL_INLINE __m128i Scales(const uint8_t* p) {
+    const uint32_t a0 = Load32(p + 4), a2 = Load32(p + 12);
+    return BytesOf(a0 & 0x3f3f3f3f, (a2 & 0x0f0f0f0f) | ((a0 >> 2) & 0x30303030));
+  }
+  static TAEL_INLINE __m128i Mins(const uint8_t* p) {
+    const uint32_t a1 = Load32(p + 8), a2 = Load32(p + 12);
+    return BytesOf(a1 & 0x3f3f3f3f, ((a2 >> 4) & 0x0f0f0f0f) | ((a1 >> 2) & 0x30303030));
+  }
+};
+
+struct DecodeQ4_K : DecodeSuperBlock<DecodeQ4_K>, ScalesMinsK4 {
   using Format = Q4_K;
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 15;
   static constexpr int kBias = 0;
-  template <typename F>
-  static TAEL_INLINE void Decode(const uint8_t* p, F f) {
-    const ScalesMinsK4 scales(p);
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) {
-      f(i, Bits(Load(p + 16 + i / 2 * 32), i % 2 * 4, 15), ScaleOf8(scales.scale, i),
-        ScaleOf8(scales.min, i));
-    }
+  static TAEL_INLINE __m256i Quants(const uint8_t* p, int i) {
+    return Bits(Load(p + 16 + i / 2 * 32), i % 2 * 4, 15);
   }
 };
 
-struct DecodeQ5_K {
+struct DecodeQ5_K : DecodeSuperBlock<DecodeQ5_K>, ScalesMinsK4 {
   using Format = Q5_K;
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 31;
   static constexpr int kBias = 0;
-  template <typename F>
-  static TAEL_INLINE void Decode(const uint8_t* p, F f) {
-    const ScalesMinsK4 scales(p);
-    const __m256i high = Load(p + 16);
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) {
-      const __m256i fifth = _mm256_slli_epi16(Bits(high, i, 1), 4);
-      f(i, _mm256_or_si256(Bits(Load(p + 48 + i / 2 * 32), i % 2 * 4, 15), fifth),
-        ScaleOf8(scales.scale, i), ScaleOf8(scales.min, i));
-    }
+  static TAEL_INLINE __m256i Quants(const uint8_t* p, int i) {
+    const __m256i fifth = _mm256_slli_epi16(Bits(Load(p + 16), i, 1), 4);
+    return _mm256_or_si256(Bits(Load(p + 48 + i / 2 * 32), i % 2 * 4, 15), fifth);
   }
 };
 
-struct DecodeQ6_K {
+struct DecodeQ6_K : DecodeSuperBlock<DecodeQ6_K> {
   using Format = Q6_K;
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 63;
   static constexpr int kBias = 32;
-  template <typename F>
-  static TAEL_INLINE void Decode(const uint8_t* p, F f) {
-    const SixteenScales scales(LoadHalfRegister(p + 192), SplatHalf(p + 208));
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) {
-      const int half = i / 4, quarter = i % 4;
-      const __m256i low = Bits(Load(p + half * 64 + quarter % 2 * 32), quarter / 2 * 4, 15);
-      const __m256i high = Bits(Load(p + 128 + half * 32), quarter * 2, 3);
-      const __m256 scale = ScalesOf16(scales.v, i);
-      f(i, _mm256_or_si256(low, _mm256_slli_epi16(high, 4)), scale, TimesMinus(kBias, scale));
-    }
+  static constexpr size_t kScale = 208;
+  static TAEL_INLINE __m128i Scales(const uint8_t* p) { return LoadHalfRegister(p + 192); }
+  static TAEL_INLINE __m256i Quants(const uint8_t* p, int i) {
+    const int half = i / 4, quarter = i % 4;
+    const __m256i low = Bits(Load(p + half * 64 + quarter % 2 * 32), quarter / 2 * 4, 15);
+    const __m256i high = Bits(Load(p + 128 + half * 32), quarter * 2, 3);
+    return _mm256_or_si256(low, _mm256_slli_epi16(high, 4));
   }
 };
 
-struct DecodeQ2_K {
+struct DecodeQ2_K : DecodeSuperBlock<DecodeQ2_K> {
   using Format = Q2_K;
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 3;
   static constexpr int kBias = 0;
-  template <typename F>
-  static TAEL_INLINE void Decode(const uint8_t* p, F f) {
-    const __m128i packed = LoadHalfRegister(p), low4 = _mm_set1_epi8(15);
-    const SixteenScales scales(_mm_and_si128(packed, low4), SplatHalf(p + 80));
-    const SixteenScales mins(_mm_and_si128(_mm_srli_epi16(packed, 4), low4),
-                             Negate(SplatHalf(p + 82)));
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) {
-      f(i, Bits(Load(p + 16 + i / 4 * 32), i % 4 * 2, 3), ScalesOf16(scales.v, i),
-        ScalesOf16(mins.v, i));
-    }
+  static constexpr size_t kScale = 80, kMin = 82;
+  static TAEL_INLINE __m128i Scales(const uint8_t* p) {
+    return _mm_and_si128(LoadHalfRegister(p), _mm_set1_epi8(15));
+  }
+  static TAEL_INLINE __m128i Mins(const uint8_t* p) {
+    return _mm_and_si128(_mm_srli_epi16(LoadHalfRegister(p), 4), _mm_set1_epi8(15));
+  }
+  static TAEL_INLINE __m256i Quants(const uint8_t* p, int i) {
+    return Bits(Load(p + 16 + i / 4 * 32), i % 4 * 2, 3);
   }
 };
 
-// 16 scales of 6 bits: low nibbles of bytes 0..7, then their high nibbles; bits 4 and 5 of scale i
-// are bits 2 * (i / 4) and the next of byte 8 + i % 4.
-TAEL_INLINE __m128i ScalesQ3K(const uint8_t* p) {
-  const __m128i packed = LoadHalfRegister(p);
-  const __m128i low = _mm_unpacklo_epi64(packed, _mm_srli_epi16(packed, 4));
-  const __m128i high = _mm_shuffle_epi32(packed, 0xaa);
-  const __m128i shifted = _mm_srlv_epi32(high, _mm_setr_epi32(0, 2, 4, 6));
-  const __m128i top = _mm_slli_epi16(_mm_and_si128(shifted, _mm_set1_epi8(3)), 4);
-  return _mm_sub_epi8(_mm_or_si128(_mm_and_si128(low, _mm_set1_epi8(15)), top), _mm_set1_epi8(32));
-}
-
-struct DecodeQ3_K {
+struct DecodeQ3_K : DecodeSuperBlock<DecodeQ3_K> {
   using Format = Q3_K;
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 7;
   static constexpr int kBias = 4;
-  template <typename F>
-  static TAEL_INLINE void Decode(const uint8_t* p, F f) {
-    const SixteenScales scales(ScalesQ3K(p + 96), SplatHalf(p + 108));
-    const __m256i high = Load(p);
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) {
-      const __m256i low = Bits(Load(p + 32 + i / 4 * 32), i % 4 * 2, 3);
-      const __m256 scale = ScalesOf16(scales.v, i);
-      f(i, _mm256_or_si256(low, _mm256_slli_epi16(Bits(high, i, 1), 2)), scale,
-        TimesMinus(kBias, scale));
-    }
+  static constexpr size_t kScale = 108;
+  // 16 scales of 6 bits: low nibbles of bytes 0..7, then their high nibbles; bits 4 and 5 of scale
+  // i are bits 2 * (i / 4) and the next of byte 8 + i % 4.
+  static TAEL_INLINE __m128i Scales(const uint8_t* p) {
+    const __m128i packed = LoadHalfRegister(p + 96);
+    const __m128i low = _mm_unpacklo_epi64(packed, _mm_srli_epi16(packed, 4));
+    const __m128i high = _mm_shuffle_epi32(packed, 0xaa);
+    const __m128i shifted = _mm_srlv_epi32(high, _mm_setr_epi32(0, 2, 4, 6));
+    const __m128i top = _mm_slli_epi16(_mm_and_si128(shifted, _mm_set1_epi8(3)), 4);
+    return _mm_sub_epi8(_mm_or_si128(_mm_and_si128(low, _mm_set1_epi8(15)), top),
+                        _mm_set1_epi8(32));
+  }
+  static TAEL_INLINE __m256i Quants(const uint8_t* p, int i) {
+    const __m256i low = Bits(Load(p + 32 + i / 4 * 32), i % 4 * 2, 3);
+    return _mm256_or_si256(low, _mm256_slli_epi16(Bits(Load(p), i, 1), 2));
   }
 };
 
-struct DecodeIQ4_XS {
+struct DecodeIQ4_XS : DecodeSuperBlock<DecodeIQ4_XS> {
   using Format = IQ4_XS;
   static constexpr bool kSigned = true;
   static constexpr int kLargest = 127;
   static constexpr int kBias = 0;
-  template <typename F>
-  static TAEL_INLINE void Decode(const uint8_t* p, F f) {
+  static constexpr size_t kScale = 0;
+  // 8 scales of 6 bits: the low four bits of each, and in a number of 16 bits their upper two.
+  static TAEL_INLINE __m128i Scales(const uint8_t* p) {
     const __m256i low = _mm256_srlv_epi32(_mm256_set1_epi32(static_cast<int>(Load32(p + 4))),
                                           _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
     const __m256i high = _mm256_srlv_epi32(_mm256_set1_epi32(Load16(p + 2) << 4),
@@ -287,11 +305,12 @@ struct DecodeIQ4_XS {
     const __m256i scale = _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi32(15)),
                                           _mm256_and_si256(high, _mm256_set1_epi32(0x30)));
     const __m256i centred = _mm256_sub_epi32(scale, _mm256_set1_epi32(32));
-    const __m256 scales = _mm256_mul_ps(_mm256_cvtepi32_ps(centred), SplatHalf(p));
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) {
-      f(i, Levels(Nibbles(p + 8 + 16 * i)), ScaleOf8(scales, i), _mm256_setzero_ps());
-    }
+    const __m128i words =
+        _mm_packs_epi32(_mm256_castsi256_si128(centred), _mm256_extracti128_si256(centred, 1));
+    return _mm_packs_epi16(words, words);
+  }
+  static TAEL_INLINE __m256i Quants(const uint8_t* p, int i) {
+    return Levels(Nibbles(p + 8 + 16 * i));
   }
 };
 

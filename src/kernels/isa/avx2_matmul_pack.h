@@ -1,9 +1,9 @@
 // Packed activations of the avx2 matrix products: symmetric int8, one scale per 32 values.
 //
-// Format kVectors, for one to four tokens: per token, a VectorBlock per 32 columns. For more, per 4
-// tokens (the last tile is filled up with zeros) and 32 columns, a TileBlock (kTiles), or a
-// WideTileBlock (kWideTiles) for weights of signed bytes. Matrices that share an input and a format
-// share its packing.
+// Format kVectors, for one to four tokens: per token, a VectorBlock per 32 columns, and sums. For
+// more, per 4 tokens (the last tile is filled up with zeros) and 32 columns, a TileBlock (kTiles),
+// or a WideTileBlock (kWideTiles) for weights of signed bytes. Matrices that share an input and a
+// format share its packing.
 #pragma once
 
 #include "kernels/isa/avx2_matmul_decode.h"
@@ -19,12 +19,21 @@ constexpr size_t kMostVectors = 4;  // tokens that get the bits each would get a
 constexpr size_t kActBlock = 32;    // activations that share a scale
 constexpr size_t kTileTokens = 4;
 
-// One entry per 4 columns, as maddubs and madd sum them.
 struct alignas(32) VectorBlock {
   int8_t q[kActBlock];
-  float scale[8];
-  float scaled_sum[8];
+  float scale[8];  // all the same
+  // Eight times the sums of columns 2n and 2n + 1: what a row of eights would get from maddubs.
+  int16_t eight_pairs[kActBlock / 2];
+  float scaled_sum[4];  // of all columns, all the same
 };
+
+// After a token's VectorBlocks, its scaled sums once more: of the first 16 columns of each block,
+// then of the last 16 of each.
+TAEL_INLINE size_t VectorBytes(size_t k) {
+  const size_t sums = 2 * (k / kActBlock) * sizeof(float);
+  return k / kActBlock * sizeof(VectorBlock) +
+         (sums + alignof(VectorBlock) - 1) / alignof(VectorBlock) * alignof(VectorBlock);
+}
 
 // [half]: of the first and last 16 of the 32 columns, for formats with two scales.
 struct alignas(32) TileBlock {
@@ -87,21 +96,6 @@ TAEL_INLINE float Quantise(const float* x, __m256i* q) {
   return most / 127.0f;
 }
 
-// Sums of 4 neighbouring bytes.
-TAEL_INLINE __m256i SumFours(__m256i q) {
-  return _mm256_madd_epi16(_mm256_maddubs_epi16(Splat(1), q), _mm256_set1_epi16(1));
-}
-
-inline void PackVector(const float* x, size_t k, VectorBlock* out) {
-  for (size_t i = 0; i < k; i += kActBlock, ++out) {
-    __m256i q;
-    const __m256 scale = _mm256_set1_ps(Quantise(x + i, &q));
-    _mm256_store_si256(reinterpret_cast<__m256i*>(out->q), q);
-    _mm256_store_ps(out->scale, scale);
-    _mm256_store_ps(out->scaled_sum, _mm256_mul_ps(scale, _mm256_cvtepi32_ps(SumFours(q))));
-  }
-}
-
 // The sum of the even 16-bit lanes and that of the odd ones.
 struct PairSums {
   int16_t v[2];
@@ -112,6 +106,28 @@ TAEL_INLINE PairSums SumEvenAndOdd(__m128i v) {
   PairSums sums;
   __builtin_memcpy(&sums, &both, sizeof sums);
   return sums;
+}
+
+// One token.
+inline void PackVector(const float* x, size_t k, std::byte* out) {
+  auto* blocks = reinterpret_cast<VectorBlock*>(out);
+  const size_t num_blocks = k / kActBlock;
+  auto* sums = reinterpret_cast<float*>(blocks + num_blocks);
+  for (size_t i = 0; i < num_blocks; ++i) {
+    __m256i q;
+    const float scale = Quantise(x + i * kActBlock, &q);
+    const __m256i pairs = _mm256_maddubs_epi16(Splat(1), q);
+    const PairSums first = SumEvenAndOdd(_mm256_castsi256_si128(pairs));
+    const PairSums last = SumEvenAndOdd(_mm256_extracti128_si256(pairs, 1));
+    sums[i] = scale * static_cast<float>(first.v[0] + first.v[1]);
+    sums[num_blocks + i] = scale * static_cast<float>(last.v[0] + last.v[1]);
+    VectorBlock& block = blocks[i];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(block.q), q);
+    _mm256_store_ps(block.scale, _mm256_set1_ps(scale));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(block.eight_pairs), _mm256_slli_epi16(pairs, 3));
+    _mm_store_ps(block.scaled_sum, _mm_set1_ps(scale * static_cast<float>(first.v[0] + first.v[1] +
+                                                                          last.v[0] + last.v[1])));
+  }
 }
 
 inline void PackToken(__m256i q, float scale, size_t t, TileBlock* out) {
@@ -164,9 +180,8 @@ inline void PackTiles(const PackCall& call) {
 inline void PackAct(ActFormat format, const PackCall& call) {
   const size_t k = call.k;
   if (format == kVectors) {
-    auto* vectors = reinterpret_cast<VectorBlock*>(call.out);
     for (size_t t = call.token_begin; t < call.token_end; ++t) {
-      PackVector(call.x + t * call.x_stride, k, vectors + t * (k / kActBlock));
+      PackVector(call.x + t * call.x_stride, k, call.out + t * VectorBytes(k));
     }
     return;
   }
@@ -199,7 +214,7 @@ inline size_t TileTokens(ActFormat format) {
 
 inline size_t ActBytes(ActFormat format, size_t num_tokens, size_t k) {
   const size_t tiles = (num_tokens + kTileTokens - 1) / kTileTokens, blocks = k / kActBlock;
-  if (format == kVectors) return num_tokens * blocks * sizeof(VectorBlock);
+  if (format == kVectors) return num_tokens * VectorBytes(k);
   if (format == kTiles) return tiles * blocks * sizeof(TileBlock);
   if (format == kWideTiles) return tiles * blocks * sizeof(WideTileBlock);
   return num_tokens * k * sizeof(float);
