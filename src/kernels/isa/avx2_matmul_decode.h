@@ -63,13 +63,17 @@ TAEL_INLINE __m256 TimesMinus(float factor, __m256 v) {
 
 // ---- Formats with blocks of 32
 // -------------------------------------------------------------------
+//
+// Each has Quants(p). Those of nibbles have them at kNibbles, low ones first, and perhaps fifth
+// bits at kFifthBits.
 
 struct DecodeQ4_0 {
   using Format = Q4_0;
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 15;
   static constexpr int kBias = 8;
-  static TAEL_INLINE __m256i Quants(const uint8_t* p) { return Nibbles(p + 2); }
+  static constexpr size_t kNibbles = 2;
+  static TAEL_INLINE __m256i Quants(const uint8_t* p) { return Nibbles(p + kNibbles); }
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
     const __m256 scale = SplatHalf(p);
@@ -82,7 +86,8 @@ struct DecodeQ4_1 {
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 15;
   static constexpr int kBias = 0;
-  static TAEL_INLINE __m256i Quants(const uint8_t* p) { return Nibbles(p + 4); }
+  static constexpr size_t kNibbles = 4;
+  static TAEL_INLINE __m256i Quants(const uint8_t* p) { return Nibbles(p + kNibbles); }
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
     f(0, Quants(p), SplatHalf(p), SplatHalf(p + 2));
@@ -94,8 +99,9 @@ struct DecodeQ5_0 {
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 31;
   static constexpr int kBias = 16;
+  static constexpr size_t kNibbles = 6, kFifthBits = 2;
   static TAEL_INLINE __m256i Quants(const uint8_t* p) {
-    return _mm256_or_si256(Nibbles(p + 6), FifthBits(Load32(p + 2)));
+    return _mm256_or_si256(Nibbles(p + kNibbles), FifthBits(Load32(p + kFifthBits)));
   }
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
@@ -109,8 +115,9 @@ struct DecodeQ5_1 {
   static constexpr bool kSigned = false;
   static constexpr int kLargest = 31;
   static constexpr int kBias = 0;
+  static constexpr size_t kNibbles = 8, kFifthBits = 4;
   static TAEL_INLINE __m256i Quants(const uint8_t* p) {
-    return _mm256_or_si256(Nibbles(p + 8), FifthBits(Load32(p + 4)));
+    return _mm256_or_si256(Nibbles(p + kNibbles), FifthBits(Load32(p + kFifthBits)));
   }
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
@@ -135,7 +142,8 @@ struct DecodeIQ4_NL {
   static constexpr bool kSigned = true;
   static constexpr int kLargest = 127;
   static constexpr int kBias = 0;
-  static TAEL_INLINE __m256i Quants(const uint8_t* p) { return Levels(Nibbles(p + 2)); }
+  static constexpr size_t kNibbles = 2;
+  static TAEL_INLINE __m256i Quants(const uint8_t* p) { return Levels(Nibbles(p + kNibbles)); }
   template <typename F>
   static TAEL_INLINE void Decode(const uint8_t* p, F f) {
     f(0, Quants(p), SplatHalf(p), _mm256_setzero_ps());
