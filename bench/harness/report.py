@@ -101,12 +101,12 @@ def conditions(header):
     versions = ", ".join(f"{name}: {version}" for name, version in header["versions"].items())
     return (f"Measured on {header['date']} at commit `{header['commit'] or 'unknown'}`, "
             f"{header['threads']} threads on a machine with {header['cpus']} CPUs "
-            f"({header['cpu']}, {header['system']}); load average at the start "
-            f"{header['load_average']}. Peers: {versions}, built or installed on this machine.")
+            f"({header['cpu']}; {header['system']}), of which others used "
+            f"{header['cpus_in_use']} at the start. Peers: {versions}, built or installed on this machine.")
 
 
 # Above it, engines that wait for their threads by spinning lose most: ratios are not to be quoted.
-BUSY_LOAD = 1.0
+BUSY_CPUS = 0.2
 BUSY = """\
 **The machine was busy while this was measured: speeds and their ratios say nothing.** Run it again
 on an idle one; then this page also judges the targets."""
@@ -167,7 +167,7 @@ def targets_section(summary):
 
 def page(header, summary, chart_name):
     """docs/benchmarks.md."""
-    busy = header["load_average"] > BUSY_LOAD
+    busy = header["cpus_in_use"] > BUSY_CPUS
     lines = ["# Benchmarks", "", "<!-- written by bench/report; do not edit -->", "",
              conditions(header), "",
              *([BUSY, ""] if busy else []), METHOD, "", COMMANDS, "",

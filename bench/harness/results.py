@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import platform
+import time
 
 from . import shell
 
@@ -18,17 +19,42 @@ KEYS = ("model", "measurement", "engine", "setting", "round")
 SAME = ("commit", "threads", "cpu")
 
 
+# As /proc/cpuinfo names what kernels choose by, the best last.
+VECTORS = ("asimd", "asimddp", "i8mm", "avx2", "avx512f", "avx512_vnni")
+
+
 def cpu_name():
+    """Name and best vector instructions: the same CPU may be rented with fewer of them."""
+    name, flags = platform.machine(), set()
     for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith(("model name", "Model")):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
+        key, _, value = line.partition(":")
+        if key.strip() in ("model name", "Model"):
+            name = value.strip()
+        elif key.strip() in ("flags", "Features"):
+            flags.update(value.split())
+    return ", ".join([name, *[vector for vector in VECTORS if vector in flags][-1:]])
+
+
+def cpu_times():
+    """Ticks of all CPUs: (busy, all)."""
+    with open("/proc/stat", encoding="utf-8") as file:
+        ticks = [int(word) for word in file.readline().split()[1:9]]
+    idle, waiting = ticks[3:5]
+    return sum(ticks) - idle - waiting, sum(ticks)
+
+
+def cpus_in_use(seconds=2):
+    """How many CPUs work now. A load average would still tell of what was built a minute ago."""
+    before = cpu_times()
+    time.sleep(seconds)
+    busy, every = (now - then for now, then in zip(cpu_times(), before, strict=True))
+    return round(busy / every * os.cpu_count(), 2)
 
 
 def describe(commit, threads, versions):
     return {"date": datetime.date.today().isoformat(), "commit": commit, "threads": threads,
             "cpu": cpu_name(), "cpus": os.cpu_count(), "system": platform.platform(),
-            "load_average": round(os.getloadavg()[0], 2), "versions": versions}
+            "cpus_in_use": cpus_in_use(), "versions": versions}
 
 
 class Results:

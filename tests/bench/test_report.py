@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 from support import chart, figures, models, record, report, synthetic
 
 HEADER = {"date": "2026-01-01", "commit": "abc", "threads": 2, "cpu": "a CPU", "cpus": 2,
-          "system": "Linux", "load_average": 0.1, "versions": {"llama.cpp": "1"}}
+          "system": "Linux", "cpus_in_use": 0.01, "versions": {"llama.cpp": "1"}}
 RECORDS = [record("tael", 300, share=0.9, read_gbps=30), record("llama.cpp", 100),
            record("tael", 0.1, measurement="start"), record("llama.cpp", 0.4, measurement="start"),
            record("tael", 0, measurement="outputs", mean_delta=0.01, max_delta=0.2, texts=[
@@ -32,7 +32,7 @@ class Page(unittest.TestCase):
 
     def test_a_busy_machine_is_confessed_and_judges_nothing(self):
         self.assertNotIn("busy", self.page)
-        busy = report.page({**HEADER, "load_average": 3}, self.summary, "benchmarks.svg")
+        busy = report.page({**HEADER, "cpus_in_use": 0.5}, self.summary, "benchmarks.svg")
         self.assertIn("The machine was busy", busy)
         self.assertNotIn("## Targets", busy)
         self.assertIn("## Targets", self.page)

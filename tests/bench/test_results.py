@@ -1,12 +1,28 @@
 """Results are kept as they come, and a comparison goes on where it was cut."""
 
 import pathlib
+import subprocess
+import sys
 import tempfile
 import unittest
 
 from support import engines, measurements, results, runner, shell
 
 HEADER = {"commit": "abc", "threads": 2, "cpu": "a CPU"}
+
+
+class Machine(unittest.TestCase):
+    def test_a_cpu_at_work_is_seen(self):
+        with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+            try:
+                self.assertGreater(results.cpus_in_use(seconds=0.5), 0.3)
+            finally:
+                busy.kill()
+
+    def test_a_cpu_has_a_name_and_its_vectors(self):
+        name, _, vectors = results.cpu_name().rpartition(", ")
+        self.assertTrue(name)
+        self.assertIn(vectors, results.VECTORS)
 
 
 class ResultsFile(unittest.TestCase):
